@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from planner.checkpoint.comparing import compared, unsound
+from planner.checkpoint.families import Mapped, mapped
 from planner.checkpoint.layouts import Layouts, layouts_of_plan, read_layouts
 from planner.checkpoint.moving import OPTIMIZERS, TransferPlan
 from planner.checkpoint.moving import transfer_plan as moves
 from planner.checkpoint.needs import ranks_needed
-from planner.checkpoint.renaming import Rule, read_rules, rules_of
-from planner.checkpoint.source import open_checkpoint
+from planner.checkpoint.renaming import rules_of
+from planner.checkpoint.source import Checkpoint, open_checkpoint
 from planner.checkpoint.transforming import Options, Transformed, planned_by_rank, transform_all
 from planner.errors import OptionError
 from planner.planning.document import PlanDocument
@@ -43,6 +44,7 @@ def transform(
     format: str = "",
     ranks: Sequence[int] = (),
     map: Mapping[str, Any] | PathLike | None = None,
+    config: PathLike | None = None,
     skip: Sequence[str] = (),
     dtype: str | None = None,
     partial: bool = False,
@@ -60,11 +62,13 @@ def transform(
         dst: where the new one will be; it is there whole or not at all.
         source: how the ranks of `src` hold it: a plan, its file, or a strategy file of MindSpore.
         target: how the ranks of `dst` will hold it; whole tensors without it.
-        format: safetensors, mindspore, npz, torch, huggingface or dcp; by default what the ending of `dst` says, or as
-            `src`.
+        format: safetensors, mindspore, npz, torch, huggingface, dcp or megatron; by default what the ending of `dst`
+            says, or a known mapping, or as `src`.
         ranks: the ranks of `target` to write, each whole or not at all, beside those that other calls write; all by
             default.
-        map: other names, turned, joined and cut tensors, or a JSON file of them (docs/checkpoints.md).
+        map: other names, turned, joined, cut and stacked tensors, a JSON file of them, or the name of a known mapping
+            such as "hf-llama:megatron" (docs/checkpoints.md).
+        config: a config.json of Hugging Face, with the sizes that a known mapping needs; by default that in `src`.
         skip: patterns of names that are left out.
         dtype: the type that weights become, such as "bf16"; an optimizer's state stays as it is.
         partial: whether parameters that one side alone has are left out.
@@ -81,11 +85,13 @@ def transform(
         InputError: files cannot be read, do not fit the layouts, or lack a part.
         UsageError: something is at `dst`, its disk is full, or options do not go together.
     """
-    options = Options(
-        format=format, ranks=tuple(ranks), memory=memory, workers=workers, dtype=_dtype(dtype), rules=_rules(map),
-        skip=tuple(skip), partial=partial, force=force, resume=resume,
-    )  # fmt: skip
     opened = open_checkpoint(Path(src), _layouts(source), skip)
+    found = _mapped(map, config, opened, skip)
+    options = Options(
+        format=format or found.format_of(Path(dst), target is not None), ranks=tuple(ranks), memory=memory,
+        workers=workers, dtype=_dtype(dtype), rules=found.rules, skip=tuple(skip), partial=partial, force=force,
+        resume=resume, beside=found.beside,
+    )  # fmt: skip
     plans = planned_by_rank(opened, Path(dst), _layouts(target), options)
     return Transformed.together(str(dst), transform_all(plans, progress))
 
@@ -163,7 +169,11 @@ def _dtype(name: str | None) -> Any:
         raise OptionError(f"dtype: {e}") from e
 
 
-def _rules(given: Mapping[str, Any] | PathLike | None) -> tuple[Rule, ...]:
-    if given is None:
-        return ()
-    return read_rules(Path(given)) if isinstance(given, (str, os.PathLike)) else rules_of(given, "map")
+def _mapped(
+    given: Mapping[str, Any] | PathLike | None, config: PathLike | None, source: Checkpoint, skip: Sequence[str]
+) -> Mapped:
+    if isinstance(given, Mapping):
+        if config is not None:
+            raise OptionError("config: goes with the name of a known mapping, found map of names")
+        return Mapped(rules_of(given, "map"))
+    return mapped(None if given is None else os.fspath(given), None if config is None else Path(config), source, skip)

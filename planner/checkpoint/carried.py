@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from planner.checkpoint.naming import Tensor
 from planner.checkpoint.options import Options
 from planner.checkpoint.source import Checkpoint
 from planner.errors import InputError
 from planner.stored.formats.nested import is_plain
+from planner.stored.moves import Held
 
-__all__ = ["Carried", "carried"]
+__all__ = ["Carried", "carried", "with_names"]
 
 _HOLD_VALUES: Final = ("torch", "dcp")
 _HOLD_FILES: Final = ("huggingface", "dcp")
@@ -69,3 +71,29 @@ def _content(file: Path) -> bytes:
         return file.read_bytes()
     except OSError as e:
         raise InputError(f"{file}: cannot be read: {e.strerror}; leave it out with --skip {file.name}") from None
+
+
+def with_names(
+    values: Mapping[str, Any], before: Mapping[str, Held], said: Mapping[str, Tensor], after: Mapping[str, Held],
+    now: Mapping[str, Tensor],
+) -> dict[str, Any]:  # fmt: skip
+    """The values with new names of parameters that were renamed, each to one other: groups of an optimizer list
+    them."""
+    places = {h.arrays: said[n].parameter or n for n, h in before.items() if not said[n].slot}
+    became: dict[str, set[str]] = {}
+    for name, held in after.items():
+        if not now[name].slot and held.arrays in places:
+            became.setdefault(places[held.arrays], set()).add(now[name].parameter or name)
+    names = {old: new.pop() for old, new in became.items() if len(new) == 1}
+    names = {old: new for old, new in names.items() if old != new}
+    return {n: _renamed(v, names) for n, v in values.items()} if names else dict(values)
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return names.get(value, value)
+    if isinstance(value, dict):
+        return {_renamed(k, names) if isinstance(k, str) else k: _renamed(v, names) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_renamed(v, names) for v in value)
+    return value

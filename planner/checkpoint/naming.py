@@ -4,9 +4,11 @@
 |---|---|---|---|
 | MindSpore | `P` | `moment1.P`, `moment2.P` (`adam_m.P`, `adam_v.P` of AdamWeightDecay) | `moments.P` |
 | PyTorch, by DCP | `model.P` | `optimizer.state.P.exp_avg`, `….exp_avg_sq`, `….step` | `….momentum_buffer` |
+| Megatron, by DCP | `P` | `optimizer.state.exp_avg.P`, `….exp_avg_sq.P`, `….fp32_param.P` (`param.P`) | |
 | plain | `P` | `P.exp_avg`, `P.exp_avg_sq`, `P.step` | `P.momentum_buffer` |
 
-Sources: mindspore/nn/optim (prefixes of the slots), torch.distributed.checkpoint.state_dict.
+Sources: mindspore/nn/optim (prefixes of the slots), torch.distributed.checkpoint.state_dict, megatron/core/optimizer
+(`fp32_param` is the copy of a weight in fp32 that it updates, `param` in the distributed optimizer).
 """
 
 from __future__ import annotations
@@ -21,10 +23,17 @@ __all__ = ["SHAPED", "Tensor", "numbered", "parameters_among", "parse", "slots_a
 _BEFORE: Final = {"moment1": "exp_avg", "adam_m": "exp_avg", "moment2": "exp_avg_sq", "adam_v": "exp_avg_sq",
                   "moments": "momentum_buffer", "accum": "momentum_buffer", "stat": "stat",
                   "accu_grads": "accu_grads", "step": "step"}  # fmt: skip
-_BEHIND: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "step")
-SHAPED: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")  # with the shape of their parameter
+_BEHIND: Final = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "step", "fp32_param")
+SHAPED: Final = (
+    "exp_avg",
+    "exp_avg_sq",
+    "max_exp_avg_sq",
+    "momentum_buffer",
+    "fp32_param",
+)  # with the shape of their parameter
 _MINDSPORE: Final = {"exp_avg": "moment1", "exp_avg_sq": "moment2", "momentum_buffer": "moments"}
 _STATE: Final = "optimizer.state."
+_MEGATRON: Final = {"param": "fp32_param"}  # names of slots that it has beside ours
 _NUMBERED: Final = re.compile(rf"(?:.*\.)?state\.\d+\.(?:{'|'.join(_BEHIND)})")
 
 
@@ -39,8 +48,11 @@ class Tensor:
 
 def parse(name: str, parameters: Collection[str]) -> Tensor:
     """What a name says, among these parameters; nothing that it does not say in one of the ways above."""
-    if name in parameters:
-        return Tensor(name, name)
+    return Tensor(name, name) if name in parameters else _of_another(name, parameters)
+
+
+def _of_another(name: str, parameters: Collection[str]) -> Tensor:
+    """As `parse`, of a name that is that of no parameter itself."""
     front, _, rest = name.partition(".")
     if front in ("model", "module") and rest in parameters:
         return Tensor(name, rest)
@@ -48,6 +60,10 @@ def parse(name: str, parameters: Collection[str]) -> Tensor:
         return Tensor(name, rest, _BEFORE[front])
     parameter, _, slot = name.removeprefix(_STATE).rpartition(".")
     if (name.startswith(_STATE) or slot in _BEHIND) and parameter in parameters:
+        return Tensor(name, parameter, slot)
+    slot, _, parameter = name.removeprefix(_STATE).partition(".")
+    slot = _MEGATRON.get(slot, slot)
+    if name.startswith(_STATE) and slot in _BEHIND and parameter in parameters:
         return Tensor(name, parameter, slot)
     return Tensor(name)
 
@@ -62,7 +78,7 @@ def parameters_among(names: Collection[str], kind: str = "", paths: Iterable[tup
     """Those of the names that are parameters, where nobody says which are: all but slots of others."""
     known = set(names)
     plain = {n.removeprefix("model.") for n in known} if style_of(known, kind, paths) == "torch" else known
-    return {n for n in plain if not n.startswith(_STATE) and not parse(n, plain - {n}).slot}
+    return {n for n in plain if not n.startswith(_STATE) and not _of_another(n, plain).slot}
 
 
 def numbered(names: Collection[str]) -> str | None:
@@ -72,6 +88,8 @@ def numbered(names: Collection[str]) -> str | None:
 
 def style_of(names: Collection[str], kind: str = "", paths: Iterable[tuple[Any, ...]] = ()) -> str:
     """How a checkpoint of some kind spells its tensors, which lie at `paths` of nested dictionaries, if at any."""
+    if kind == "megatron":
+        return "megatron"
     if any(p[:1] == ("model",) and len(p) == 2 for p in paths):
         return "torch"
     if any(n.startswith(_STATE) for n in names):  # "model." alone may be the module's own
@@ -89,6 +107,8 @@ def spelled(tensor: Tensor, style: str) -> str:
         return f"{_STATE}{tensor.parameter}.{tensor.slot}" if tensor.slot else f"model.{tensor.parameter}"
     if not tensor.slot:
         return tensor.parameter
+    if style == "megatron":
+        return f"{_STATE}{tensor.slot}.{tensor.parameter}"
     if style == "mindspore":
         return f"{_MINDSPORE.get(tensor.slot, tensor.slot)}.{tensor.parameter}"
     return f"{tensor.parameter}.{tensor.slot}"

@@ -14,14 +14,15 @@ from planner.stored.formats.registry import FORMATS
 
 __all__ = ["FORMAT_NAMES", "Options", "Transformed"]
 
-FORMAT_NAMES: Final = (*FORMATS, "huggingface", "dcp")
+FORMAT_NAMES: Final = (*FORMATS, "huggingface", "dcp", "megatron")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """`format`: of the target's files, that of the source if empty; `ranks`: which to write, all if empty; `memory`:
     bytes that are held at once; `dtype`: of weights; `rules`: other names, as `renaming` has them; `skip`: patterns of
-    names that are left out; `partial`: whether parameters of one side only are left out."""
+    names that are left out; `partial`: whether parameters of one side only are left out; `beside`: files that
+    lie beside those of Hugging Face, by name."""
 
     format: str = ""
     ranks: tuple[int, ...] = ()
@@ -34,6 +35,7 @@ class Options:
     force: bool = False
     resume: bool = False
     sync: bool = True
+    beside: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

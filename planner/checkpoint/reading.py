@@ -24,19 +24,22 @@ def pieces_read(source: Checkpoint, pieces: Mapping[str, tuple[Pieces, dict[int,
     needs: set[frozenset[int]] = set()
     for name, (where, _) in pieces.items():
         held = source.tensors[name]
-        if held.arrays[0].data is not None:
-            continue  # of no file
-        own = np.array([ranks[a.file] for a in held.arrays], np.int64)
+        own = np.array([ranks[a.file] if a.data is None else -1 for a in held.arrays], np.int64)
         first, which = held.pieces.distinct()
         met = overlaps(held.pieces.boxes.chosen(first), where.boxes)
         needed = np.isin(which, np.unique(met.left))
         for box in np.unique(which[needed]):
-            needs.add(frozenset(int(own[h]) for h in held.pieces.holders[which == box]))
+            having = frozenset(int(own[h]) for h in held.pieces.holders[which == box])
+            if -1 not in having:  # which is of no file
+                needs.add(having)
     preferred = fewest(needs)
     out = {}
     for name, held in source.tensors.items():
-        numbers = {ranks[a.file]: i for i, a in enumerate(held.arrays) if a.data is None}
-        order = [numbers[r] for r in preferred if r in numbers]
+        numbers: dict[int, list[int]] = {}  # of a rank's arrays: several, where tensors were joined
+        for i, a in enumerate(held.arrays):
+            if a.data is None:
+                numbers.setdefault(ranks[a.file], []).append(i)
+        order = [i for r in preferred for i in numbers.get(r, ())]
         out[name] = Held(without_repeats(held.pieces, order), held.arrays, held.dtype, held.order)
     return out
 

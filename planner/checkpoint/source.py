@@ -6,6 +6,7 @@
 | `file` | one file with whole tensors |
 | `huggingface` | whole tensors in `*.safetensors`, with `model.safetensors.index.json` or without |
 | `dcp` | torch.distributed.checkpoint: `.metadata`, which says where everything lies, and `*.distcp` |
+| `megatron` | the same of Megatron-core, with `metadata.json` and `common.pt` |
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from planner.checkpoint.layouts import Layouts, Spread
+from planner.checkpoint.megatron import is_megatron, with_common
 from planner.checkpoint.naming import SHAPED, Tensor, parameters_among, parse, style_of
 from planner.checkpoint.wording import listed
 from planner.errors import InputError, UsageError
@@ -180,12 +182,15 @@ def _of_whole(place: Path, kind: str, files: Mapping[Path, set[str] | None], lay
 
 def _of_dcp(place: Path, layouts: Layouts | None) -> Checkpoint:
     found = read_dcp(place)
-    known = set(layouts.parameters) if layouts is not None else parameters_among(found.tensors, "dcp")
+    kind = "dcp"
+    if is_megatron(place):
+        kind, found = "megatron", with_common(place, found)
+    known = set(layouts.parameters) if layouts is not None else parameters_among(found.tensors, kind)
     said = {n: parse(n, known) for n in found.tensors}
     beside = (f for f in sorted(place.iterdir()) if f.is_file() and not f.name.startswith("."))
-    others = tuple(f for f in beside if f not in found.files and f.suffix != ".distcp")
+    others = tuple(f for f in beside if f not in found.files and f.suffix != ".distcp" and kind == "dcp")
     return Checkpoint(
-        place, "dcp", "torch", found.tensors, said, found.values, {}, (), layouts, found.files, paths=found.paths,
+        place, kind, "torch", found.tensors, said, found.values, {}, (), layouts, found.files, paths=found.paths,
         beside=others,
     )  # fmt: skip
 

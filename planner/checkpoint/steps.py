@@ -1,4 +1,5 @@
-"""How many updates an optimizer has made: MindSpore counts them once (`global_step`), PyTorch beside each parameter."""
+"""How many updates an optimizer has made: MindSpore and Megatron count them once (`global_step`), PyTorch beside each
+parameter."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from planner.stored.arrays import Files, StoredArray
 from planner.stored.moves import Held
 from planner.transfer.pieces import whole
 
-__all__ = ["with_steps"]
+__all__ = ["value_of", "with_steps"]
 
 _COUNT = "global_step"
 
@@ -25,7 +26,7 @@ def with_steps(
     Counts that differ between parameters stay as they are: one number could not say them.
     """
     held, what = dict(tensors), dict(said)
-    if style == "mindspore":
+    if style in ("mindspore", "megatron"):
         _once(held, what)
     elif style == "torch":
         _everywhere(held, what)
@@ -34,7 +35,7 @@ def with_steps(
 
 def _once(held: dict[str, Held], what: dict[str, Tensor]) -> None:
     names = [n for n, t in what.items() if t.slot == "step" and t.parameter]
-    counts = {_value(held[n]) for n in names}
+    counts = {value_of(held[n]) for n in names}
     if len(counts) != 1 or _COUNT in held:
         return
     for n in names:
@@ -48,7 +49,7 @@ def _everywhere(held: dict[str, Held], what: dict[str, Tensor]) -> None:
     updated = [t.parameter for t in what.values() if t.slot in ("exp_avg", "momentum_buffer")]
     if _COUNT not in held or held[_COUNT].shape not in ((), (1,)) or counted & set(updated) or not updated:
         return
-    count = _value(held[_COUNT])
+    count = value_of(held[_COUNT])
     del held[_COUNT], what[_COUNT]
     adam = {t.parameter for t in what.values() if t.slot == "exp_avg"}  # SGD counts nothing
     for parameter in (p for p in updated if p in adam):
@@ -57,7 +58,8 @@ def _everywhere(held: dict[str, Held], what: dict[str, Tensor]) -> None:
         what[name] = Tensor(name, parameter, "step")
 
 
-def _value(held: Held) -> int:
+def value_of(held: Held) -> int:
+    """A count that a tensor of one element has."""
     array = held.arrays[int(held.pieces.holders[0])]
     with Files() as files:
         return int(files.read(array, [(0, n) for n in array.shape]).reshape(-1)[0])

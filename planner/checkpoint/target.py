@@ -10,11 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from planner.checkpoint import megatron
 from planner.checkpoint.carried import Carried
 from planner.checkpoint.layouts import Layouts, Spread
 from planner.checkpoint.naming import SHAPED, Tensor, parse
 from planner.checkpoint.options import FORMAT_NAMES, Options
 from planner.checkpoint.source import Checkpoint, local_shapes
+from planner.checkpoint.steps import value_of
 from planner.errors import InputError, UsageError
 from planner.stored.formats.dcp import METADATA, DistCp, metadata, values_file
 from planner.stored.formats.layout import Entry, FileFormat
@@ -27,7 +29,7 @@ from planner.transfer.pieces import Pieces, whole
 __all__ = ["Target", "element_of", "kind_of", "target_of"]
 
 _SHARD: Final = 5 << 30  # bytes of a file of Hugging Face, as its own tools cut them
-_STYLE: Final = {"mindspore": "mindspore", "huggingface": "plain", "dcp": "torch"}
+_STYLE: Final = {"mindspore": "mindspore", "huggingface": "plain", "dcp": "torch", "megatron": "megatron"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,13 @@ def kind_of(source: Checkpoint, place: Path, target: Layouts | None, options: Op
     kind = options.format
     if kind and kind not in FORMAT_NAMES:
         raise UsageError(f"--format: expected one of {', '.join(FORMAT_NAMES)}, found {kind!r}")
-    if target is not None and kind in ("huggingface", "dcp"):
+    if target is not None and kind in ("huggingface", "dcp", "megatron"):
         raise UsageError(f"--format {kind} and --to: that form has whole tensors, which any plan reads; leave --to out")
     if not kind:
         if target is None and place.suffix in (s for f in FORMATS.values() for s in f.suffixes):
             kind = format_of(place).name
         elif target is None and source.kind != "ranks" and not place.suffix:
-            kind = source.kind if source.kind in ("huggingface", "dcp") else source.format
+            kind = source.kind if source.kind in ("huggingface", "dcp", "megatron") else source.format
         else:
             kind = source.format
     own = source.style
@@ -157,14 +159,20 @@ def _whole_files(
         files = [FileToWrite(path, DistCp(), tuple(entries.values()), {})]
         held, places = values_file(along.values)
         small |= {"__0_1.distcp": held} if along.values else {}
-        small[METADATA] = metadata({path: tuple(entries.values())}, along.paths, ("__0_1.distcp", places))
+        small[METADATA] = metadata({path: tuple(entries.values())}, paths=along.paths, values=("__0_1.distcp", places))
+    elif kind == "megatron":
+        counted = source.tensors.get(megatron.COUNT)
+        count = None if counted is None else value_of(counted)
+        entries.pop(megatron.COUNT, None)
+        files, small = megatron.written(place, list(entries.values()), count)
     elif kind == "huggingface":
         files, small = _sharded(source, entries)
+        small |= dict(options.beside)
     else:
         if place.suffix not in FORMATS[kind].suffixes:
             raise UsageError(
                 f"{place}: as {kind}, give a name with the ending {FORMATS[kind].suffixes[0]}, or say --format "
-                "huggingface or dcp"
+                "huggingface, dcp or megatron"
             )
         files = [FileToWrite(place.name, _file_format(kind, along), tuple(entries.values()), source.metadata)]
     paths = {e.name: f.path for f in files for e in f.entries}

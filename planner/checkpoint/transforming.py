@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from planner.checkpoint.carried import Carried, carried
+from planner.checkpoint.carried import Carried, carried, with_names
 from planner.checkpoint.layouts import Layouts
+from planner.checkpoint.megatron import check_reshardable
 from planner.checkpoint.options import Options, Transformed
 from planner.checkpoint.reading import check_whole, pieces_read, ranks_read
 from planner.checkpoint.renaming import renamed
@@ -140,13 +141,20 @@ def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Op
     if len(options.ranks) > 1:
         raise ValueError("ranks are planned one by one")
     check_source(source, options)
+    if source.kind == "megatron":
+        check_reshardable(source.place, source.tensors, source.said, options.skip)
     if options.rules:
-        tensors, said = renamed(source.tensors, source.said, options.rules, source.place)
-        source = replace(source, tensors=tensors, said=said)
+        made = renamed(source.tensors, source.said, options.rules, source.place)
+        values = with_names(source.values, source.tensors, source.said, made.tensors, made.said)
+        source = replace(
+            source, tensors=made.tensors, said=made.said, skipped=(*source.skipped, *made.cut), values=values
+        )
     kind, style = kind_of(source, place, target, options)
     target = None if target is None else target.in_format(kind)
-    if style != source.style:
-        tensors, said = with_steps(source.tensors, source.said, style)
+    own = source.style
+    if style != own:
+        counts = "torch" if own == "megatron" and style == "plain" else style  # as PyTorch has them: beside each
+        tensors, said = with_steps(source.tensors, source.said, counts)
         source = replace(source, tensors=tensors, said=said)
     names = chosen(source, target, options, style)
     along = carried(source, kind, names.names, options)

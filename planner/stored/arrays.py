@@ -33,7 +33,7 @@ class StoredArray:
     """`shape` elements of a type from byte `offset` of a file on: row-major, unless `strides` (bytes) say otherwise.
 
     `extents`: of an array in several slices (first byte of the array, its byte in the file) each, in order.
-    `data`: its bytes, of an array that no file has.
+    `data`: its bytes, of an array that no file has; those of one element stand for all.
     """
 
     file: Path
@@ -124,8 +124,10 @@ class Files:
         if 0 in shape:
             return np.empty(shape, array.dtype)
         if array.data is not None:
-            given: Array = np.frombuffer(array.data, array.dtype).reshape(array.shape)
-            return given[tuple(slice(low, high) for low, high in box)]
+            given: Array = np.frombuffer(array.data, array.dtype)
+            if given.size == 1:
+                return np.broadcast_to(given.reshape(()), shape)
+            return given.reshape(array.shape)[tuple(slice(low, high) for low, high in box)]
         if array.strides is not None:
             return self._mapped(array, box)
         walked, elements = runs(array.shape, box)

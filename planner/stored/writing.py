@@ -169,7 +169,7 @@ class Writing:
             path = self.part / f.path
             fixed = list(a.fixed)
             if a.summed:
-                crcs = {e.name: _crc(path, a.offsets[e.name], e.nbytes) for e in f.entries}
+                crcs = {name: _crc(path, *where) for e in f.entries for name, *where in a.slices(e)}
                 late = f.format.finished(f.entries, crcs)
                 with path.open("r+b") as opened:
                     for offset, data in late:

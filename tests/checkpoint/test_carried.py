@@ -20,6 +20,7 @@ from planner.stored.formats.pickled import Call, Name
 from planner.stored.formats.registry import read_file
 from planner.stored.formats.torch_file import TorchFile, read_saved, saved
 from tests.checkpoint.layouts import random_layouts, random_tensors, write_file, write_ranks
+from tests.checkpoint.test_renaming import rules_of
 from tests.checkpoint.test_transforming import arrays_of, moved
 
 SETTINGS: dict[str, Any] = {
@@ -160,3 +161,13 @@ def test_settings_that_differ_between_ranks_stay_behind(tmp_path: Path) -> None:
     assert done.values == (("rank",) if len(list((tmp_path / "b").iterdir())) > 1 else ())
     for file in (tmp_path / "c").glob("rank_*/checkpoint.pt"):
         assert read_saved(file)["step"] == 5
+
+
+def test_groups_of_an_optimizer_list_parameters_under_their_new_names(tmp_path: Path) -> None:
+    source = torch_file(tmp_path / "a.pt", SETTINGS)
+    rules = rules_of(tmp_path, {"w": "weight"})
+    moved(source, None, tmp_path / "b.pt", None, rules=rules)
+    found = read_saved(tmp_path / "b.pt")
+    assert found["optimizer"]["param_groups"][0]["params"] == ["weight", "b"]
+    assert set(found["model"]) == {"weight", "b"}
+    assert found["optimizer"]["param_groups"][1] == {"lr": 0.2, "params": []}

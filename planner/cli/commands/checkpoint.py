@@ -14,6 +14,7 @@ from planner.errors import UsageError
 from planner.requests.values import not_negative, positive, ranks, size_with_unit
 
 if TYPE_CHECKING:
+    from planner.checkpoint.source import Checkpoint
     from planner.checkpoint.transforming import Options, Transformed
 
 __all__ = ["configure", "run"]
@@ -113,7 +114,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _add_writing(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--format", default="", metavar="FORMAT",
-        help="safetensors, mindspore, npz, torch, huggingface or dcp; default: what DST's ending says, or SRC's",
+        help="safetensors, mindspore, npz, torch, huggingface, dcp or megatron; default: what DST's ending says, or a "
+        "known --map, or SRC's",
     )  # fmt: skip
     p.add_argument(
         "--dry-run", action="store_true", help="say what would be read and written, and about how long it takes"
@@ -128,10 +130,14 @@ def _add_writing(p: argparse.ArgumentParser) -> None:
     p.add_argument("--workers", type=positive, default=2, metavar="N", help="threads that copy; default: 2")
     p.add_argument(
         "--map",
-        type=Path,
-        metavar="FILE",
-        help="JSON: other names in DST, tensors that are turned, joined or cut (docs/checkpoints.md)",
+        metavar="FILE|NAME",
+        help="JSON: other names in DST, tensors that are turned, joined, cut or stacked (docs/checkpoints.md); or a "
+        "known mapping: hf-llama:megatron, megatron:hf-llama, and of hf-gpt2 and hf-mixtral alike",
     )
+    p.add_argument(
+        "--config", type=Path, metavar="FILE",
+        help="config.json of Hugging Face with the sizes that a known mapping needs; default: that in SRC",
+    )  # fmt: skip
     p.add_argument(
         "--skip",
         action="append",
@@ -165,7 +171,7 @@ def _transform(options: argparse.Namespace) -> int:
     layouts = None if options.before is None else read_layouts(options.before)
     source = open_checkpoint(options.source, layouts, options.skip)
     target = None if options.after is None else read_layouts(options.after)
-    plans = planned_by_rank(source, options.target, target, _options(options))
+    plans = planned_by_rank(source, options.target, target, _options(options, source))
     if options.dry_run:
         from planner.checkpoint.trial import seconds_of
 
@@ -181,8 +187,8 @@ def _transform(options: argparse.Namespace) -> int:
     return 0
 
 
-def _options(options: argparse.Namespace) -> Options:
-    from planner.checkpoint.renaming import read_rules
+def _options(options: argparse.Namespace, source: Checkpoint) -> Options:
+    from planner.checkpoint.families import mapped
     from planner.checkpoint.transforming import Options
     from planner.stored.elements import weight_type
 
@@ -190,11 +196,12 @@ def _options(options: argparse.Namespace) -> Options:
         dtype = None if options.dtype is None else weight_type(options.dtype)
     except ValueError as e:
         raise UsageError(f"--dtype: {e}") from e
-    rules = () if options.map is None else read_rules(options.map)
+    found = mapped(options.map, options.config, source, options.skip)
     return Options(
-        format=options.format, ranks=tuple(dict.fromkeys(options.rank)), memory=options.memory,
-        workers=options.workers, dtype=dtype, rules=rules, skip=tuple(options.skip),
-        partial=options.partial, force=options.force, resume=options.resume, sync=not options.no_sync,
+        format=options.format or found.format_of(options.target, options.after is not None),
+        ranks=tuple(dict.fromkeys(options.rank)), memory=options.memory, workers=options.workers, dtype=dtype,
+        rules=found.rules, beside=found.beside, skip=tuple(options.skip), partial=options.partial, force=options.force,
+        resume=options.resume, sync=not options.no_sync,
     )  # fmt: skip
 
 

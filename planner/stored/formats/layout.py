@@ -12,7 +12,7 @@ import numpy as np
 
 from planner.stored.arrays import StoredArray
 
-__all__ = ["MOST_DIMENSIONS", "Arranged", "Content", "Entry", "FileFormat"]
+__all__ = ["MOST_DIMENSIONS", "Arranged", "Content", "Entry", "FileFormat", "slice_name"]
 
 
 MOST_DIMENSIONS: Final = 32  # of an array: as numpy had them
@@ -54,6 +54,21 @@ class Arranged:
     summed: bool = False
     extents: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
+    def slices(self, e: Entry) -> list[tuple[str, int, int]]:
+        """(name that `finished` knows it by, offset, bytes) of each slice of an array: the array's own name where there
+        is one slice, and otherwise `slice_name`."""
+        slices = self.extents.get(e.name, ())
+        if not slices:
+            return [(e.name, self.offsets[e.name], e.nbytes)]
+        ends = [*(begin for begin, _ in slices[1:]), e.nbytes]
+        return [(slice_name(e.name, k), offset, end - begin)
+                for k, ((begin, offset), end) in enumerate(zip(slices, ends, strict=True))]  # fmt: skip
+
+
+def slice_name(name: str, number: int) -> str:
+    """Of a slice of an array whose name this is."""
+    return f"{name}\0{number}"
+
 
 class FileFormat(Protocol):
     """A format of single files.  `read` raises InputError for a file that is none of it, `arrange` ValueError for an
@@ -70,5 +85,5 @@ class FileFormat(Protocol):
     def arrange(self, entries: Sequence[Entry], metadata: Mapping[str, str]) -> Arranged: ...
 
     def finished(self, entries: Sequence[Entry], sums: Mapping[str, int]) -> list[tuple[int, bytes]]:
-        """(offset, bytes) that are known once all arrays are written; `sums`: the CRC-32 of each."""
+        """(offset, bytes) that are known once all arrays are written; `sums`: the CRC-32 of each slice of each."""
         ...
