@@ -14,6 +14,7 @@ from planner.checkpoint.layouts import Layouts, Spread
 from planner.checkpoint.naming import SHAPED, Tensor, parse, style_of
 from planner.checkpoint.options import FORMAT_NAMES, Options
 from planner.checkpoint.source import Checkpoint, local_shapes
+from planner.checkpoint.universal import universal_files
 from planner.errors import InputError, UsageError
 from planner.stored.formats.dcp import METADATA, DistCp, metadata
 from planner.stored.formats.layout import Entry, FileFormat
@@ -25,17 +26,18 @@ from planner.transfer.pieces import Pieces, whole
 __all__ = ["Target", "element_of", "kind_of", "target_of"]
 
 _SHARD: Final = 5 << 30  # bytes of a file of Hugging Face, as its own tools cut them
-_STYLE: Final = {"mindspore": "mindspore", "huggingface": "plain", "dcp": "torch"}
+_STYLE: Final = {"mindspore": "mindspore", "huggingface": "plain", "dcp": "torch", "deepspeed": "plain"}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """`files`, `small` ones with their content, and of each tensor of the source (its pieces on ranks, the file of each
-    rank)."""
+    rank); `carried`: values of the source, which it has as well."""
 
     files: list[FileToWrite]
     small: dict[str, bytes]
     pieces: dict[str, tuple[Pieces, dict[int, str]]]
+    carried: frozenset[str] = frozenset()
 
 
 def target_of(
@@ -52,13 +54,13 @@ def kind_of(source: Checkpoint, place: Path, target: Layouts | None, options: Op
     kind = options.format
     if kind and kind not in FORMAT_NAMES:
         raise UsageError(f"--format: expected one of {', '.join(FORMAT_NAMES)}, found {kind!r}")
-    if target is not None and kind in ("huggingface", "dcp"):
+    if target is not None and kind in ("huggingface", "dcp", "deepspeed"):
         raise UsageError(f"--format {kind} and --to: that form has whole tensors, which any plan reads; leave --to out")
     if not kind:
         if target is None and place.suffix in (s for f in FORMATS.values() for s in f.suffixes):
             kind = format_of(place).name
         elif target is None and source.kind != "ranks" and not place.suffix:
-            kind = source.kind if source.kind in ("huggingface", "dcp") else source.format
+            kind = source.kind if source.kind in ("huggingface", "dcp", "deepspeed") else source.format
         else:
             kind = source.format
     own = style_of(source.tensors, source.kind)
@@ -131,6 +133,14 @@ def _where(tensor: Tensor, held: Held, target: Layouts) -> Pieces:
 def _whole_files(source: Checkpoint, place: Path, kind: str, names: Mapping[str, str], options: Options) -> Target:
     if options.ranks:
         raise UsageError("--rank: the target has no ranks without --to")
+    if kind == "deepspeed":
+        if options.dtype is not None:
+            raise UsageError(
+                "--dtype and --format deepspeed: its weights are in fp32, of which a training makes its own type; "
+                "leave --dtype out"
+            )
+        made = universal_files(source, names)
+        return Target(made.files, made.small, made.pieces, made.carried)
     entries = {
         n: Entry(new, element_of(source.tensors[n], source.said[n], options), source.tensors[n].shape)
         for n, new in names.items()
@@ -147,7 +157,7 @@ def _whole_files(source: Checkpoint, place: Path, kind: str, names: Mapping[str,
         if place.suffix not in FORMATS[kind].suffixes:
             raise UsageError(
                 f"{place}: as {kind}, give a name with the ending {FORMATS[kind].suffixes[0]}, or say --format "
-                "huggingface or dcp"
+                "huggingface, dcp or deepspeed"
             )
         files = [FileToWrite(place.name, FORMATS[kind], tuple(entries.values()), source.metadata)]
     paths = {e.name: f.path for f in files for e in f.entries}

@@ -17,7 +17,7 @@ from planner.checkpoint.renaming import renamed
 from planner.checkpoint.sides import Chosen, check_source, chosen
 from planner.checkpoint.source import Checkpoint
 from planner.checkpoint.steps import with_steps
-from planner.checkpoint.target import element_of, kind_of, target_of
+from planner.checkpoint.target import kind_of, target_of
 from planner.errors import InputError, UsageError
 from planner.stored.copying import block_bytes, copy
 from planner.stored.moves import Held, Move
@@ -118,8 +118,9 @@ def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Op
         source = replace(source, tensors=tensors, said=said)
     kind, style = kind_of(source, place, target, options)
     target = None if target is None else target.in_format(kind)
-    if style != style_of(source.tensors, source.kind):
-        tensors, said = with_steps(source.tensors, source.said, style)
+    counted = "torch" if kind == "deepspeed" else style
+    if style != style_of(source.tensors, source.kind) or counted != style:
+        tensors, said = with_steps(source.tensors, source.said, counted)
         source = replace(source, tensors=tensors, said=said)
     names = chosen(source, target, options, style)
     found = target_of(source, place, kind, names.names, target, options)
@@ -132,9 +133,10 @@ def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Op
         numbers = {r: i for i, r in enumerate(ranks)}
         holders = np.array([numbers[int(h)] for h in where.holders], np.int64)
         pieces = Pieces(where.shape, where.boxes, holders, where.inside)
-        dtype = element_of(source.tensors[name], source.said[name], options)
-        into = Held(pieces, tuple(arrays[held[r], new] for r in ranks), dtype)
+        stored = tuple(arrays[held[r], new] for r in ranks)
+        into = Held(pieces, stored, stored[0].dtype)
         check_whole(source, name, reduced[name], into)
         moves.append(Move(new, reduced[name], into))
+    source = replace(source, values={k: v for k, v in source.values.items() if k not in found.carried})
     read = ranks_read(source, moves)
     return Planned(source, writing, tuple(moves), kind, read, names, options, stamps)

@@ -19,7 +19,7 @@ from planner.stored.formats.crc import patches
 from planner.stored.formats.layout import Arranged, Content, Entry
 from planner.stored.formats.pickled import Call, Name, Persistent, read_pickle, write_pickle
 
-__all__ = ["TorchFile", "read_saved", "saved"]
+__all__ = ["TorchFile", "leaves", "read_saved", "saved"]
 
 # Storage classes of torch by what they hold; UntypedStorage says it elsewhere.
 _STORAGES: Final = {
@@ -44,7 +44,7 @@ class TorchFile:
         try:
             arrays: dict[str, StoredArray] = {}
             values: dict[str, Any] = {}
-            for name, value in _leaves(read_saved(file)):
+            for name, value in leaves(read_saved(file)):
                 if name in arrays or name in values:
                     raise ValueError(f"two values called {name!r:.80}, by keys that have dots in them")
                 if isinstance(value, Call) and _has_tensors(value, 0):
@@ -176,6 +176,10 @@ def _called(call: Call, file: Path, seen: dict[int, Any], depth: int) -> Any:
         return _tensor(call, file)
     if call.name.module == "torch._utils" and name.startswith("_rebuild_parameter") and call.arguments:
         return _resolved(call.arguments[0], file, seen, depth + 1)
+    if (call.name.module, name) == ("torch._tensor", "_rebuild_from_type_v2") and len(call.arguments) == 4:
+        made, _, given, _ = call.arguments  # a tensor that has attributes, such as DeepSpeed's partitions
+        if isinstance(made, Name) and made.module == "torch._utils" and isinstance(given, tuple):
+            return _called(Call(made, given), file, seen, depth)
     if (call.name.module, name) in _DICTIONARIES:
         pairs = call.arguments[0] if call.arguments else ()
         pairs = list(pairs.items()) if isinstance(pairs, dict) else pairs
@@ -214,14 +218,14 @@ def _tensor(call: Call, file: Path) -> StoredArray:
     return found
 
 
-def _leaves(value: Any, prefix: str = "", count: list[int] | None = None) -> Iterator[tuple[str, Any]]:
+def leaves(value: Any, prefix: str = "", count: list[int] | None = None) -> Iterator[tuple[str, Any]]:
     """(keys joined by dots, leaf) of nested dictionaries and lists.  ValueError where they are too many."""
     count = count if count is not None else [0]
     if isinstance(value, (list, tuple)) and any(isinstance(v, (StoredArray, dict, list, tuple)) for v in value):
         value = dict(enumerate(value))
     if isinstance(value, dict) and value:
         for k, v in value.items():
-            yield from _leaves(v, f"{prefix}.{k}" if prefix else str(k), count)
+            yield from leaves(v, f"{prefix}.{k}" if prefix else str(k), count)
         return
     count[0] += 1
     if count[0] > _LEAVES:

@@ -1,0 +1,104 @@
+"""A checkpoint of DeepSpeed: parameters with what an optimizer keeps of them, other tensors, and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from planner.errors import InputError
+from planner.stored.arrays import StoredArray
+from planner.stored.formats.deepspeed.folder import Folder, folder_of
+from planner.stored.formats.deepspeed.model import Model, frozen, read_model
+from planner.stored.formats.deepspeed.parts import of_one
+from planner.stored.formats.deepspeed.universal import read_universal
+from planner.stored.formats.deepspeed.zero import read_zero
+from planner.stored.formats.torch_file import leaves
+from planner.stored.moves import Held
+
+__all__ = ["DeepSpeed", "read_deepspeed"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeepSpeed:
+    """`parameters`: (name, slot of the optimizer, or "" of the parameter itself) → where it lies; `others`: tensors of
+    no parameter; `values`: what is no tensor; `files`: those that were looked at."""
+
+    parameters: dict[tuple[str, str], Held]
+    others: dict[str, Held] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    files: tuple[Path, ...] = ()
+
+
+def read_deepspeed(place: Path) -> DeepSpeed:
+    """The checkpoint in a folder, or the last of those in it.
+
+    InputError where a file is missing, is of another checkpoint, or is not what DeepSpeed writes.
+    """
+    folder = folder_of(place)
+    models = {rank: read_model(file) for rank, file in folder.models.items()}
+    first = models[min(models)] if models else Model(folder.place)
+    try:
+        return _found(folder, first, models)
+    except OSError as e:
+        raise InputError(f"{folder.place}: cannot be read: {e.strerror} ({e.filename})") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as e:
+        raise InputError(f"{folder.place}: expected a checkpoint of DeepSpeed, found {e}; save it anew") from None
+
+
+def _found(folder: Folder, first: Model, models: Mapping[int, Model]) -> DeepSpeed:
+    files = (*folder.models.values(), *folder.optimizers.values())
+    parameters: dict[tuple[str, str], Held] = {}
+    values: dict[str, Any] = {}
+    others: dict[str, Held] = {}
+    if folder.universal is not None:
+        found = read_universal(folder.universal, first)
+        parameters, values, files = found.parameters, found.values, (*files, *found.files)
+    elif folder.optimizers:
+        parameters, values = read_zero(folder.optimizers, first)
+    else:
+        _without_zero(first, parameters, others, values)
+    # Of ZeRO 3 the model has empty tensors in place of what ranks divide.
+    divided = first.file.name.startswith("zero_pp_rank_")
+    held = frozen(models) if divided else {}
+    for name, array in first.module.items():
+        known = (name, "") in parameters or name in first.shared or name in held
+        if not known and (array.nbytes or not divided):
+            parameters[name, ""] = of_one(array)
+    for name, each in held.items():
+        parameters.setdefault((name, ""), each)
+    for alias, name in first.shared.items():
+        if (name, "") in parameters:
+            parameters.setdefault((alias, ""), parameters[name, ""])
+    for key, value in first.rest.items():
+        named = list(leaves(value, key))
+        if not any(isinstance(v, StoredArray) for _, v in named):
+            named = [(key, value)]
+        for name, leaf in named:
+            if isinstance(leaf, StoredArray):
+                others[name] = of_one(leaf)
+            elif leaf is not None:
+                values[name] = leaf
+    return DeepSpeed(parameters, others, values, files)
+
+
+def _without_zero(
+    model: Model, parameters: dict[tuple[str, str], Held], others: dict[str, Held], values: dict[str, Any]
+) -> None:
+    """An optimizer as PyTorch saves it: its state has numbers, and the names of parameters if it was given those."""
+    names: dict[Any, Any] = {}
+    groups = model.optimizer.get("param_groups") if isinstance(model.optimizer, dict) else None
+    for group in groups if isinstance(groups, list) else ():
+        names |= dict(zip(group["params"], group.get("param_names", ()), strict=False))
+    for name, leaf in leaves(model.optimizer, "optimizer") if model.optimizer is not None else ():
+        if not isinstance(leaf, StoredArray):
+            values[name] = leaf
+            continue
+        _, _, rest = name.partition("optimizer.state.")
+        number, _, slot = rest.partition(".")
+        known = names.get(int(number)) if number.isdecimal() and slot else None
+        if known in model.module:
+            parameters[str(known), slot] = of_one(leaf)
+        else:
+            others[name] = of_one(leaf)
