@@ -3,8 +3,10 @@
     deepspeed_checkpoints.py CASE.json    # RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them
 
 CASE.json: `stage`; `precision` (fp32, bf16 or fp16); `steps`; `save` and `load`: folders; `universal`: whether the
-latter is a universal checkpoint; `groups`: of the optimizer, 1 or 2; `config`: further settings; `truth`: a file into
-which rank 0 puts what each process holds, gathered by DeepSpeed itself: `weights`, `states`, `losses` and `buffers`.
+latter is a universal checkpoint, `weights_only`: whether its optimizer is left out; `groups`: of the optimizer, 1 or 2;
+`named`: whether it is given names of parameters; `zero` and `config`: further settings; `truth`: a file into which
+rank 0 puts what the processes hold, gathered by DeepSpeed itself: `weights`, `states`, `buffers`; `losses` of the
+steps; and the same at the beginning as `loaded`.
 """
 
 from __future__ import annotations
@@ -48,25 +50,34 @@ class Small(nn.Module):
         return -(logits.log_softmax(-1) * wanted).mean()
 
 
-def optimizer_of(model: nn.Module, groups: int) -> torch.optim.Optimizer:
+def optimizer_of(model: nn.Module, groups: int, named: bool) -> torch.optim.Optimizer:
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     if groups == 1:
-        return torch.optim.AdamW(trained.values(), lr=0.02)
+        return torch.optim.AdamW(list(trained.items()) if named else list(trained.values()), lr=0.02)
     decayed = [p for p in trained.values() if p.dim() > 1]
     rest = [p for p in trained.values() if p.dim() <= 1]
     return torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": rest, "lr": 0.03}], lr=0.02)
 
 
-def truth(engine: Any, losses: list[float]) -> dict[str, Any]:
+def truth(engine: Any, losses: list[float], with_states: bool = True) -> dict[str, Any]:
     out: dict[str, Any] = {"weights": {}, "states": {}, "losses": losses}
+    zero = engine.optimizer
+    if with_states and hasattr(zero, "_lazy_init_hp_params_optimizer_state"):
+        zero._hp_optimizer_states_linked = False  # it links after the first group's step, when others have no state
+        zero._lazy_init_hp_params_optimizer_state()
+    whole = {}
+    for lower, higher in zip(getattr(zero, "fp16_groups", ()), getattr(zero, "fp32_groups", ()), strict=False):
+        whole |= {id(p): master for p, master in zip(lower, higher, strict=True)}
+    plain = zero.optimizer if whole else zero
     for name, p in engine.module.named_parameters():
         if not p.requires_grad:
             continue
-        full = safe_get_full_fp32_param(p) if engine.zero_optimization_stage() else p.detach()
-        out["weights"][name] = full.float().clone().reshape(getattr(p, "ds_shape", p.shape))
-        for slot in ("exp_avg", "exp_avg_sq") if engine.zero_optimization_stage() else ():
-            found = safe_get_full_optimizer_state(p, slot)
-            out["states"][f"{name}.{slot}"] = found.clone().reshape(getattr(p, "ds_shape", p.shape))
+        divided, master = engine.zero_optimization_stage() > 0, whole.get(id(p), p)
+        shape = getattr(p, "ds_shape", p.shape)
+        out["weights"][name] = (safe_get_full_fp32_param(p) if divided else master.detach()).clone().reshape(shape)
+        for slot in ("exp_avg", "exp_avg_sq") if with_states else ():
+            found = safe_get_full_optimizer_state(p, slot) if divided else plain.state[master][slot]
+            out["states"][f"{name}.{slot}"] = found.clone().reshape(shape)
     out["buffers"] = {n: b.clone() for n, b in engine.module.named_buffers()}
     return out
 
@@ -88,13 +99,13 @@ def main() -> None:
     torch.manual_seed(0)
     with deepspeed.zero.Init(config_dict_or_path=config, enabled=case["stage"] == 3):
         model = Small()
-    optimizer = optimizer_of(model, case.get("groups", 1))
+    optimizer = optimizer_of(model, case.get("groups", 1), bool(case.get("named")))
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     client = None
     if case.get("load"):
-        folder, client = engine.load_checkpoint(case["load"])
+        folder, client = engine.load_checkpoint(case["load"], load_optimizer_states=not case.get("weights_only"))
         assert folder is not None
-    loaded = truth(engine, []) if case.get("load") else None
+    loaded = truth(engine, [], not case.get("weights_only")) if case.get("load") else None
     tokens = torch.randint(0, 11, (SAMPLES, 4), generator=torch.Generator().manual_seed(1))
     mine = tokens[rank * SAMPLES // world :][: SAMPLES // world]
     losses = []

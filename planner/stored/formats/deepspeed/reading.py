@@ -86,19 +86,28 @@ def _found(folder: Folder, first: Model, models: Mapping[int, Model]) -> DeepSpe
 def _without_zero(
     model: Model, parameters: dict[tuple[str, str], Held], others: dict[str, Held], values: dict[str, Any]
 ) -> None:
-    """An optimizer as PyTorch saves it: its state has numbers, and the names of parameters if it was given those."""
-    names: dict[Any, Any] = {}
-    groups = model.optimizer.get("param_groups") if isinstance(model.optimizer, dict) else None
-    for group in groups if isinstance(groups, list) else ():
-        names |= dict(zip(group["params"], group.get("param_names", ()), strict=False))
-    for name, leaf in leaves(model.optimizer, "optimizer") if model.optimizer is not None else ():
-        if not isinstance(leaf, StoredArray):
-            values[name] = leaf
+    """An optimizer as PyTorch saves it, which has numbers for parameters, and their names if it was made with them; and
+    beside it weights in float32, where the training has another type."""
+    if model.optimizer is None:
+        return
+    found = model.optimizer if isinstance(model.optimizer, dict) else {}
+    inside = "optimizer_state_dict" if isinstance(found.get("optimizer_state_dict"), dict) else ""
+    state = found[inside] if inside else found
+    names: dict[str, str] = {}
+    for g, group in enumerate(state.get("param_groups", ())):
+        for i, (n, name) in enumerate(zip(group["params"], group.get("param_names", ()), strict=False)):
+            names[f"{inside}{'.' if inside else ''}state.{n}"] = str(name)
+            names[f"fp32_groups.{g}.{i}"] = str(name)
+    if state.get("param_groups"):
+        values["optimizer.param_groups"] = state["param_groups"]
+    for path, leaf in leaves(found):
+        if path.startswith(f"{inside}.param_groups." if inside else "param_groups."):
             continue
-        _, _, rest = name.partition("optimizer.state.")
-        number, _, slot = rest.partition(".")
-        known = names.get(int(number)) if number.isdecimal() and slot else None
-        if known in model.module:
-            parameters[str(known), slot] = of_one(leaf)
+        front, _, slot = path.rpartition(".")
+        name, slot = (names[path], "") if names.get(path) else (names.get(front, ""), slot)
+        if not isinstance(leaf, StoredArray):
+            values[f"optimizer.{path}"] = leaf
+        elif name in model.module:
+            parameters[name, slot] = of_one(leaf)
         else:
-            others[name] = of_one(leaf)
+            others[f"optimizer.{path}"] = of_one(leaf)
