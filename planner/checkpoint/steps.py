@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from planner.checkpoint.naming import Tensor
+from planner.errors import InputError
 from planner.stored.arrays import Files, StoredArray
 from planner.stored.moves import Held
 from planner.transfer.pieces import whole
@@ -58,10 +59,13 @@ def _everywhere(held: dict[str, Held], what: dict[str, Tensor]) -> None:
 
 
 def count_of(held: Held) -> int:
-    """The count that a tensor of one element says."""
+    """The count that a tensor of one element says.  InputError where it is no number."""
     array = held.arrays[int(held.pieces.holders[0])]
     with Files() as files:
-        return int(files.read(array, [(0, n) for n in array.shape]).reshape(-1)[0])
+        found = files.read(array, [(0, n) for n in array.shape]).reshape(-1)[0]
+    if not np.isfinite(found):
+        raise InputError(f"{array.file}: expected a count of an optimizer's steps, found {found}; save it anew")
+    return int(found)
 
 
 def _given(value: np.ndarray) -> Held:

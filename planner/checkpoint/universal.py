@@ -99,7 +99,7 @@ def universal_files(source: Checkpoint, names: Mapping[str, str]) -> UniversalFi
 
 def _trained(source: Checkpoint, said: Mapping[str, Tensor]) -> set[str]:
     """Parameters of which the optimizer keeps something; all of them, where it keeps nothing of any."""
-    kept = {t.parameter for t in said.values() if t.slot and t.slot != "step"}
+    kept = {t.parameter for t in said.values() if t.slot}
     floats = {
         t.parameter for n, t in said.items() if not t.slot and t.parameter and source.tensors[n].dtype.kind in "fV"
     }
@@ -147,8 +147,11 @@ def _check(source: Checkpoint, said: Mapping[str, Tensor], trained: set[str], na
 
 
 def _is_name(parameter: str) -> bool:
-    plain = "/" not in parameter and "\0" not in parameter and not parameter.startswith(".")
-    return plain and len(parameter.encode()) <= _LONGEST and parameter != OPTIMIZER
+    plain = not set(parameter) & {"/", "\0"} and not parameter.startswith(".") and parameter != OPTIMIZER
+    try:
+        return plain and len(parameter.encode()) <= _LONGEST
+    except UnicodeEncodeError:
+        return False
 
 
 def _step(source: Checkpoint, counted: Sequence[str]) -> int:

@@ -226,6 +226,9 @@ FAULTS: dict[str, tuple[int, Callable[[Path], object], str]] = {
     "two files of a rank": (
         2, lambda p: shutil.copy(p / OPTIMIZER.format(0), p / f"bf16_{OPTIMIZER.format(0)}"), "rank 0 has"
     ),
+    "no optimizer at all": (
+        2, lambda p: [f.unlink() for f in p.glob("*optim_states.pt")], "lacks the files of the optimizer"
+    ),
     "no model": (2, lambda p: (p / MODEL).unlink(), "lacks the files of the model"),
     "a model without shapes": (2, lambda p: save(p / MODEL, {"module": {}}), "expected the shapes of 1 groups"),
     "a file that is cut off": (2, lambda p: (p / OPTIMIZER.format(1)).write_bytes(b"PK"), "rank_1_"),
@@ -330,6 +333,20 @@ def test_what_deepspeed_could_not_load_is_not_written(
     write_file(tmp_path / "a.npz", {n: np.full(s, counts.get(n, 1), np.float32) for n, s in tensors.items()})
     with pytest.raises(InputError, match=message):
         moved(tmp_path / "a.npz", None, tmp_path / "u", None, format="deepspeed")
+
+
+def test_a_state_without_its_weight_is_not_written(tmp_path: Path) -> None:
+    write_zero(tmp_path, state_of(random.Random(9), SHAPES), [list(SHAPES)], 2, 3)
+    with pytest.raises(InputError, match="without the parameter b"):
+        moved(tmp_path, None, tmp_path / "u", None, skip=["b"])
+
+
+def test_a_count_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    write_zero(tmp_path, state_of(random.Random(8), SHAPES), [list(SHAPES)], 1, 2, step=float("nan"))
+    with pytest.raises(InputError, match="count of an optimizer's steps, found nan"):
+        moved(tmp_path, None, tmp_path / "u", None)
+    with pytest.raises(InputError, match="count of an optimizer's steps, found nan"):
+        moved(tmp_path, None, tmp_path / "u.ckpt", None)
 
 
 def test_options_that_do_not_go_with_it_are_refused(tmp_path: Path) -> None:

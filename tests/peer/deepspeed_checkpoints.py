@@ -3,10 +3,10 @@
     deepspeed_checkpoints.py CASE.json    # RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them
 
 CASE.json: `stage`; `precision` (fp32, bf16 or fp16); `steps`; `save` and `load`: folders; `universal`: whether the
-latter is a universal checkpoint, `weights_only`: whether its optimizer is left out; `groups`: of the optimizer, 1 or 2;
-`named`: whether it is given names of parameters; `zero` and `config`: further settings; `truth`: a file into which
-rank 0 puts what the processes hold, gathered by DeepSpeed itself: `weights`, `states`, `buffers`; `losses` of the
-steps; and the same at the beginning as `loaded`.
+latter is a universal checkpoint, `weights_only`: whether its optimizer is left out, `loose`: whether parameters may be
+missing; `groups`: of the optimizer, 1 or 2; `named`: whether it is given names of parameters; `zero` and `config`:
+further settings; `truth`: a file into which rank 0 puts what the processes hold, gathered by DeepSpeed itself:
+`weights`, `states`, `buffers`; `losses` of the steps; and the same at the beginning as `loaded`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def main() -> None:
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
     client = None
     if case.get("load"):
-        folder, client = engine.load_checkpoint(case["load"], load_optimizer_states=not case.get("weights_only"))
+        folder, client = engine.load_checkpoint(
+            case["load"], load_module_only=bool(case.get("weights_only")), load_module_strict=not case.get("loose")
+        )
         assert folder is not None
     loaded = truth(engine, [], not case.get("weights_only")) if case.get("load") else None
     tokens = torch.randint(0, 11, (SAMPLES, 4), generator=torch.Generator().manual_seed(1))

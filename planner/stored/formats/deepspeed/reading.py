@@ -37,8 +37,9 @@ def read_deepspeed(place: Path) -> DeepSpeed:
     InputError where a file is missing, is of another checkpoint, or is not what DeepSpeed writes.
     """
     folder = folder_of(place)
-    models = {rank: read_model(file) for rank, file in folder.models.items()}
-    first = models[min(models)] if models else Model(folder.place)
+    first = next((read_model(file) for file in folder.models.values()), Model(folder.place))
+    # Ranks differ in what they hold of parameters that are not trained alone.
+    models = {rank: read_model(file) for rank, file in folder.models.items()} if first.frozen else {0: first}
     try:
         return _found(folder, first, models)
     except OSError as e:
@@ -57,6 +58,11 @@ def _found(folder: Folder, first: Model, models: Mapping[int, Model]) -> DeepSpe
         parameters, values, files = found.parameters, found.values, (*files, *found.files)
     elif folder.optimizers:
         parameters, values = read_zero(folder.optimizers, first)
+    elif any(first.shapes):
+        raise InputError(
+            f"{folder.place}: lacks the files of the optimizer (…mp_rank_00_optim_states.pt), which ZeRO divided, as "
+            f"{first.file.name} says: bring them back, or give that file itself for what it has"
+        )
     else:
         _without_zero(first, parameters, others, values)
     # Of ZeRO 3 the model has empty tensors in place of what ranks divide.
