@@ -61,8 +61,9 @@ def transform(
         dst: where the new one will be; it is there whole or not at all.
         source: how the ranks of `src` hold it: a plan, its file, or a strategy file of MindSpore.
         target: how the ranks of `dst` will hold it; whole tensors without it.
-        format: safetensors, mindspore, npz, torch, huggingface, dcp or deepspeed (a universal checkpoint); by default
-            what the ending of `dst` says, or as `src`.
+        format: safetensors, mindspore, npz, torch, huggingface, dcp, deepspeed (a universal checkpoint) or
+            deepspeed-zero3 (one for ZeRO 3 of DeepSpeed up to 0.19.0); by default what the ending of `dst` says, or as
+            `src`.
         ranks: the ranks of `target` to write; all by default.
         map: other names, turned, joined and cut tensors, or a JSON file of them (docs/checkpoints.md).
         skip: patterns of names that are left out.

@@ -12,7 +12,7 @@ from planner.stored.formats.registry import FORMATS
 
 __all__ = ["FORMAT_NAMES", "Options", "Transformed"]
 
-FORMAT_NAMES: Final = (*FORMATS, "huggingface", "dcp", "deepspeed")
+FORMAT_NAMES: Final = (*FORMATS, "huggingface", "dcp", "deepspeed", "deepspeed-zero3")
 
 
 @dataclass(frozen=True, slots=True)

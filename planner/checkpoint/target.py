@@ -14,7 +14,7 @@ from planner.checkpoint.layouts import Layouts, Spread
 from planner.checkpoint.naming import SHAPED, Tensor, parse, style_of
 from planner.checkpoint.options import FORMAT_NAMES, Options
 from planner.checkpoint.source import Checkpoint, local_shapes
-from planner.checkpoint.universal import universal_files
+from planner.checkpoint.universal import UNIVERSAL, universal_files
 from planner.errors import InputError, UsageError
 from planner.stored.formats.dcp import METADATA, DistCp, metadata
 from planner.stored.formats.layout import Entry, FileFormat
@@ -26,7 +26,7 @@ from planner.transfer.pieces import Pieces, whole
 __all__ = ["Target", "element_of", "kind_of", "target_of"]
 
 _SHARD: Final = 5 << 30  # bytes of a file of Hugging Face, as its own tools cut them
-_STYLE: Final = {"mindspore": "mindspore", "huggingface": "plain", "dcp": "torch", "deepspeed": "plain"}
+_STYLE: Final = {"mindspore": "mindspore", "huggingface": "plain", "dcp": "torch", **dict.fromkeys(UNIVERSAL, "plain")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def kind_of(source: Checkpoint, place: Path, target: Layouts | None, options: Op
     kind = options.format
     if kind and kind not in FORMAT_NAMES:
         raise UsageError(f"--format: expected one of {', '.join(FORMAT_NAMES)}, found {kind!r}")
-    if target is not None and kind in ("huggingface", "dcp", "deepspeed"):
+    if target is not None and kind in ("huggingface", "dcp", *UNIVERSAL):
         raise UsageError(f"--format {kind} and --to: that form has whole tensors, which any plan reads; leave --to out")
     if not kind:
         if target is None and place.suffix in (s for f in FORMATS.values() for s in f.suffixes):
@@ -133,13 +133,13 @@ def _where(tensor: Tensor, held: Held, target: Layouts) -> Pieces:
 def _whole_files(source: Checkpoint, place: Path, kind: str, names: Mapping[str, str], options: Options) -> Target:
     if options.ranks:
         raise UsageError("--rank: the target has no ranks without --to")
-    if kind == "deepspeed":
+    if kind in UNIVERSAL:
         if options.dtype is not None:
             raise UsageError(
-                "--dtype and --format deepspeed: its weights are in fp32, of which a training makes its own type; "
+                f"--dtype and --format {kind}: its weights are in fp32, of which a training makes its own type; "
                 "leave --dtype out"
             )
-        made = universal_files(source, names)
+        made = universal_files(source, names, kind)
         return Target(made.files, made.small, made.pieces, made.carried)
     entries = {
         n: Entry(new, element_of(source.tensors[n], source.said[n], options), source.tensors[n].shape)

@@ -18,6 +18,7 @@ from planner.checkpoint.sides import Chosen, check_source, chosen
 from planner.checkpoint.source import Checkpoint
 from planner.checkpoint.steps import with_steps
 from planner.checkpoint.target import kind_of, target_of
+from planner.checkpoint.universal import UNIVERSAL
 from planner.errors import InputError, UsageError
 from planner.stored.copying import block_bytes, copy
 from planner.stored.moves import Held, Move
@@ -118,7 +119,7 @@ def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Op
         source = replace(source, tensors=tensors, said=said)
     kind, style = kind_of(source, place, target, options)
     target = None if target is None else target.in_format(kind)
-    counted = "torch" if kind == "deepspeed" else style
+    counted = "torch" if kind in UNIVERSAL else style
     if style != style_of(source.tensors, source.kind) or counted != style:
         tensors, said = with_steps(source.tensors, source.said, counted)
         source = replace(source, tensors=tensors, said=said)

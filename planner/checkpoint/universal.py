@@ -7,6 +7,7 @@
         mp_rank_00_model_states.pt                  all else: for ZeRO 1 and 2
         zero_pp_rank_0_mp_rank_00_model_states.pt   the same without tensors of the model: for ZeRO 3
 
+For ZeRO 3 of DeepSpeed up to 0.19.0 a file of `zero/P` is the tensor itself, where others look for it in a dictionary.
 What was no checkpoint of DeepSpeed before does not say the groups of parameters nor their rates: then those of the
 training that loads it stay, for which there are as many empty groups as any has.  Sources: load_checkpoint in
 deepspeed/runtime/engine.py, load_hp_checkpoint_state in runtime/base_optimizer.py and runtime/zero/stage3.py.
@@ -29,11 +30,14 @@ from planner.errors import InputError
 from planner.stored.formats.deepspeed.saving import VERSION, SavedFile, bytes_of_saved, is_plain, loss_scaler
 from planner.stored.formats.deepspeed.universal import OPTIMIZER, WEIGHT
 from planner.stored.formats.layout import Entry
+from planner.stored.formats.pickled import Call, Name
 from planner.stored.moves import Held
 from planner.stored.writing import FileToWrite
 from planner.transfer.pieces import Pieces, whole
 
-__all__ = ["UniversalFiles", "universal_files"]
+__all__ = ["UNIVERSAL", "UniversalFiles", "universal_files"]
+
+UNIVERSAL: Final = ("deepspeed", "deepspeed-zero3")  # the latter for versions up to 0.19.0
 
 _GROUPS: Final = 256  # of parameters: more than any training has
 _LONGEST: Final = 255  # bytes of the name of a folder
@@ -54,8 +58,9 @@ class UniversalFiles:
     carried: frozenset[str]
 
 
-def universal_files(source: Checkpoint, names: Mapping[str, str]) -> UniversalFiles:
+def universal_files(source: Checkpoint, names: Mapping[str, str], kind: str) -> UniversalFiles:
     """The files of these tensors of a source, under these names.  InputError where DeepSpeed could not load them."""
+    bare = kind == UNIVERSAL[1]
     said = {n: source.said[n] for n in names}
     trained = _trained(source, said)
     _check(source, said, trained, names)
@@ -63,7 +68,7 @@ def universal_files(source: Checkpoint, names: Mapping[str, str]) -> UniversalFi
     step = _step(source, counted)
     folder = f"global_step{step}_universal"
     optimizer = f"{folder}/zero/{OPTIMIZER}"
-    models = [f"{folder}/{prefix}mp_rank_00_model_states.pt" for prefix in ("", "zero_pp_rank_0_")]
+    models = [f"{folder}/{prefix}mp_rank_00_model_states.pt" for prefix in ("", "zero_pp_rank_0_")[bare:]]
     state, told, carried = _values(source, step)
     made = UniversalFiles([], {}, {}, carried)
     # A tensor of the source's own Adam stays one: PyTorch's adds to it, where DeepSpeed's counts by a number.
@@ -81,14 +86,18 @@ def universal_files(source: Checkpoint, names: Mapping[str, str]) -> UniversalFi
             made.small[path] = bytes_of_saved(step)
             continue
         else:
-            made.files.append(
-                FileToWrite(path, SavedFile(_bare if t.slot == "step" else _wrapped), (entries[name],), {})
-            )
+            form = SavedFile(_bare if bare or t.slot == "step" else _wrapped)
+            made.files.append(FileToWrite(path, form, (entries[name],), {}))
         if as_tensor and name == counted[0]:
             holders[1] = optimizer
         made.pieces[name] = whole(source.tensors[name].shape, sorted(holders)), holders
     once = (entries[counted[0]],) if as_tensor else ()
     made.files.append(FileToWrite(optimizer, SavedFile(partial(_state, state, step if counted else None)), once, {}))
+    if bare:
+        shapes = {
+            t.parameter: source.tensors[n].shape for n, t in said.items() if t.parameter in trained and not t.slot
+        }
+        told |= {"param_shapes": [{p: Call(Name("torch", "Size"), (shape,)) for p, shape in shapes.items()}]}
     of_model = {e.name: said[n].parameter for n, e in rest.items()}
     for path in models:
         held = tuple(e for e in rest.values() if path == models[0] or not of_model[e.name])
@@ -203,7 +212,10 @@ def _state(kept: Mapping[str, Any], step: int | None, entries: Mapping[str, Entr
     groups = [g for g in groups if g]
     alike = groups[0] if groups and all(g == groups[0] for g in groups) else {}
     once = {} if step is None else {0: {"step": next(iter(entries.values()), step)}}
-    inner = {"state": once, "param_groups": [{**alike, "params": []}]}
+    numbers = (
+        [[g] for g in range(len(groups))] if alike else [[]]
+    )  # as many as there were, for versions that count them
+    inner = {"state": once, "param_groups": [{**alike, "params": n} for n in numbers]}
     return {**kept, "optimizer_state_dict": inner, "ds_version": VERSION}
 
 

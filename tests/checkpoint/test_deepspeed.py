@@ -66,7 +66,8 @@ def test_any_stage_and_ranks_to_any_layout_and_to_a_universal_checkpoint(seed: i
     assert set(found.tensors) == set(everything)
     assert found.values["epoch"] == 4
     memory = rng.choice([1 << 28, 200])
-    moved(tmp_path / "zero", None, tmp_path / "universal", None, memory=memory, workers=rng.choice([1, 3]))
+    kind = rng.choice(["deepspeed", "deepspeed-zero3", ""])
+    moved(tmp_path / "zero", None, tmp_path / "universal", None, memory=memory, workers=rng.choice([1, 3]), format=kind)
     back = open_checkpoint(tmp_path / "universal", None)
     check_same(contents(back), everything)
     assert set(back.tensors) == set(everything)
@@ -163,6 +164,27 @@ def test_other_formats_become_a_universal_checkpoint(tmp_path: Path) -> None:
     data[-300] ^= 1
     file.write_bytes(data)
     assert run("checkpoint", "verify", tmp_path / "u") != 0
+
+
+def test_zero_3_of_before_finds_tensors_and_no_dictionaries(tmp_path: Path) -> None:
+    state = state_of(random.Random(1), SHAPES)
+    write_zero(tmp_path, state, [["a.weight", "b"], ["a.bias", "scale"]], 2, 2)
+    assert run("checkpoint", "transform", tmp_path, tmp_path / "u", "--format", "deepspeed-zero3") == 0
+    step = tmp_path / "u/global_step5_universal"
+    assert read_saved(step / "zero/b/fp32.pt").shape == (3, 2, 4)
+    assert [f.name for f in step.glob("*.pt")] == [f"zero_pp_rank_0_{MODEL}"]
+    once = read_saved(step / "zero/optimizer_state.pt")["optimizer_state_dict"]
+    assert [g["params"] for g in once["param_groups"]] == [[0], [1]]
+    check_same(opened(tmp_path / "u"), state)
+
+
+def test_groups_that_differ_keep_what_they_have_under_zero_3(tmp_path: Path) -> None:
+    place = write_zero(tmp_path, state_of(random.Random(1), SHAPES), [["a.weight", "b"], ["a.bias", "scale"]], 1, 2)
+    _changed(lambda f: f["base_optimizer_state"]["param_groups"][1].update(lr=0.7), 0)(place)
+    moved(tmp_path, None, tmp_path / "u", None)
+    once = read_saved(tmp_path / "u/global_step5_universal/zero/optimizer_state.pt")
+    assert [g["lr"] for g in once["param_groups"][:2]] == [0.1, 0.7]
+    assert once["optimizer_state_dict"]["param_groups"] == [{"params": []}]
 
 
 def test_a_loss_scaler_is_written_again_and_no_class_of_a_stranger(tmp_path: Path) -> None:

@@ -173,11 +173,10 @@ def test_what_went_through_other_formats_goes_on_as_well(tmp_path: Path) -> None
     wanted = trained(tmp_path / "b", 2, stage=3, steps=3)
     moved(tmp_path / "saved", None, tmp_path / "c.ckpt", None)  # MindSpore's, which counts steps once
     moved(tmp_path / "c.ckpt", None, tmp_path / "d", None, format="dcp")
-    moved(tmp_path / "d", None, tmp_path / "e", None, format="deepspeed")
-    for stage, count in ((2, 3), (3, 4)):
-        found = trained(
-            tmp_path / f"into {stage}", count, stage=stage, steps=1, load=str(tmp_path / "e"), universal=True
-        )
+    for stage, count, kind in ((2, 3, "deepspeed"), (3, 4, "deepspeed"), (3, 2, "deepspeed-zero3")):
+        place = tmp_path / f"{kind} for {count}"
+        moved(tmp_path / "d", None, place, None, format=kind)
+        found = trained(tmp_path / f"into {count}", count, stage=stage, steps=1, load=str(place), universal=True)
         for part in ("weights", "states"):
             check_same({n: v.numpy() for n, v in found["loaded"][part].items()}, told[part])
         assert found["losses"][0] == pytest.approx(wanted["losses"][2], rel=2e-6)

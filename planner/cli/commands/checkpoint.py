@@ -109,8 +109,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _add_writing(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--format", default="", metavar="FORMAT",
-        help="safetensors, mindspore, npz, torch, huggingface, dcp or deepspeed (a universal checkpoint); default: "
-        "what DST's ending says, or SRC's",
+        help="safetensors, mindspore, npz, torch, huggingface, dcp, deepspeed (a universal checkpoint) or "
+        "deepspeed-zero3 (one for ZeRO 3 of DeepSpeed up to 0.19.0); default: what DST's ending says, or SRC's",
     )  # fmt: skip
     p.add_argument("--dry-run", action="store_true", help="say what would be read and written, and write nothing")
     p.add_argument(
