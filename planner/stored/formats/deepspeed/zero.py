@@ -60,7 +60,7 @@ def read_zero(files: Mapping[int, Path], model: Model) -> tuple[Parameters, dict
         raise InputError(
             f"{first.file.parent}: expected the optimizer of {' or '.join(map(str, sorted(counts)))} ranks, found "
             f"files of {len(ranks)}"
-            + (f" (none of rank {gone[0]}); bring them back" if gone else "; leave those alone")
+            + (f" (none of rank {gone[0]}); bring them back" if gone else "; leave those of one step")
         )
     for r in ranks.values():
         if (_FLAT in r.found) != (_FLAT in first.found) or len(r.groups) != len(first.groups):
