@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from planner.checkpoint.source import Checkpoint, open_checkpoint
-from planner.checkpoint.transforming import Options, planned
+from planner.checkpoint.transforming import Options, planned, transform
 from planner.errors import InputError, UsageError
 from planner.stored.arrays import Files
 from planner.stored.copying import read_block
@@ -422,3 +422,31 @@ def test_the_last_step_is_read_or_the_one_that_is_given(tmp_path: Path) -> None:
     check_same(opened(tmp_path / "global_step4"), old)
     moved(tmp_path, None, tmp_path / "one.safetensors", None)
     check_same(arrays_of(tmp_path / "one.safetensors"), new)
+
+
+def test_what_lies_beside_a_step_is_read_when_that_is_gone(tmp_path: Path) -> None:
+    state = state_of(random.Random(6), SHAPES)
+    place = write_zero(tmp_path, state, [list(SHAPES)], 2, 1)
+    write_file(tmp_path / "model.safetensors", {"a.weight": np.ones(3, np.float16)})
+    check_same(opened(tmp_path), state)
+    shutil.rmtree(place)
+    check_same(opened(tmp_path), {"a.weight": np.ones(3, np.float16)})
+
+
+def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
+    state = state_of(random.Random(10), SHAPES)
+    write_zero(tmp_path / "zero", state, [list(SHAPES)], 2, 3)
+
+    def stop(done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    plan = planned(open_checkpoint(tmp_path / "zero", None), tmp_path / "u", None, Options(sync=False))
+    with pytest.raises(KeyboardInterrupt):
+        transform(plan, stop)
+    assert not (tmp_path / "u").exists()
+    options = Options(sync=False, resume=True)
+    done = transform(planned(open_checkpoint(tmp_path / "zero", None), tmp_path / "u", None, options))
+    assert done.found_bytes > 0
+    check_same(opened(tmp_path / "u"), state)
+    assert run("checkpoint", "verify", tmp_path / "u") == 0

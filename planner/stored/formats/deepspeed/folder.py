@@ -38,8 +38,18 @@ class Folder:
 
 
 def is_deepspeed(place: Path) -> bool:
-    """Whether a folder is a checkpoint of DeepSpeed, or says which of those in it is the last."""
-    return _is_step(place) or any((place / name).is_file() for name in _LATEST)
+    """Whether a folder is a checkpoint of DeepSpeed, or says which of those in it is the last.
+
+    A training by Hugging Face's Trainer leaves its own files beside, which stay when a step is removed.
+    """
+    if _is_step(place):
+        return True
+    if not any((place / name).is_file() for name in _LATEST):
+        return False
+    try:
+        return _latest(place) is not None
+    except InputError:
+        return not any(f.suffix == ".safetensors" for f in place.iterdir())
 
 
 def _is_step(place: Path) -> bool:
