@@ -47,7 +47,7 @@ def processes(folder: Path, count: int, **case: Any) -> tuple[list[int], str]:
                 )
             )  # fmt: skip
     try:
-        codes = [p.wait(180) for p in running]
+        codes = [p.wait(400) for p in running]  # the first builds a library
     finally:
         for p in running:
             p.kill()
