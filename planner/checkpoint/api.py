@@ -62,8 +62,9 @@ def transform(
         dst: where the new one will be; it is there whole or not at all.
         source: how the ranks of `src` hold it: a plan, its file, or a strategy file of MindSpore.
         target: how the ranks of `dst` will hold it; whole tensors without it.
-        format: safetensors, mindspore, npz, torch, huggingface, dcp or megatron; by default what the ending of `dst`
-            says, or a known mapping, or as `src`.
+        format: safetensors, mindspore, npz, torch, huggingface, dcp, megatron, deepspeed (a universal checkpoint) or
+            deepspeed-zero3 (one for ZeRO 3 of DeepSpeed up to 0.19.0); by default what the ending of `dst` says, or a
+            known mapping, or as `src`.
         ranks: the ranks of `target` to write, each whole or not at all, beside those that other calls write; all by
             default.
         map: other names, turned, joined, cut and stacked tensors, a JSON file of them, or the name of a known mapping

@@ -9,8 +9,8 @@ named as left out.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,12 +30,24 @@ _LONGEST: Final = 1 << 28  # bytes of all files beside
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """`values` by name; `paths`: where names lie among nested dictionaries; `files` by name; `left` out: what."""
+    """`values` by name; `paths`: where names lie among nested dictionaries; `files` by name; `left` out: what; `more`:
+    names of values that a format takes in its own way."""
 
     values: dict[str, Any]
     paths: dict[str, tuple[Any, ...]]
     files: dict[str, bytes]
     left: tuple[str, ...]
+    more: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all that goes along."""
+        return (*self.values, *self.files, *self.more)
+
+    def with_more(self, names: Collection[str]) -> Carried:
+        """Where the target's format takes these values, too."""
+        more = tuple(n for n in self.left if n in names)
+        return replace(self, left=tuple(n for n in self.left if n not in names), more=more)
 
 
 def carried(source: Checkpoint, kind: str, names: Mapping[str, str], options: Options) -> Carried:

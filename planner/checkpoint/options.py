@@ -14,7 +14,7 @@ from planner.stored.formats.registry import FORMATS
 
 __all__ = ["FORMAT_NAMES", "Options", "Transformed"]
 
-FORMAT_NAMES: Final = (*FORMATS, "huggingface", "dcp", "megatron")
+FORMAT_NAMES: Final = (*FORMATS, "huggingface", "dcp", "megatron", "deepspeed", "deepspeed-zero3")
 
 
 @dataclass(frozen=True, slots=True)

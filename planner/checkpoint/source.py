@@ -5,6 +5,7 @@
 | `ranks` | a file of each rank: `rank_N/*.ckpt`, `rank_N.safetensors`, `NAME_rank_N.npz`, … |
 | `file` | one file with whole tensors |
 | `huggingface` | whole tensors in `*.safetensors`, with `model.safetensors.index.json` or without |
+| `deepspeed` | DeepSpeed's own files, of ZeRO 0 to 3, and universal ones |
 | `dcp` | torch.distributed.checkpoint: `.metadata`, which says where everything lies, and `*.distcp` |
 | `megatron` | the same of Megatron-core, with `metadata.json` and `common.pt` |
 """
@@ -23,12 +24,14 @@ import numpy as np
 
 from planner.checkpoint.layouts import Layouts, Spread
 from planner.checkpoint.megatron import is_megatron, with_common
-from planner.checkpoint.naming import SHAPED, Tensor, parameters_among, parse, style_of
+from planner.checkpoint.naming import SHAPED, Tensor, parameters_among, parse, spelled, style_of
 from planner.checkpoint.wording import listed
 from planner.errors import InputError, UsageError
 from planner.stored.arrays import Files, StoredArray
 from planner.stored.copying import BLOCK
 from planner.stored.formats.dcp import METADATA, read_dcp
+from planner.stored.formats.deepspeed.folder import is_deepspeed
+from planner.stored.formats.deepspeed.reading import read_deepspeed
 from planner.stored.formats.registry import FORMATS, format_of, read_file
 from planner.stored.moves import Held
 from planner.transfer.blocks import blocks
@@ -86,6 +89,8 @@ def open_checkpoint(place: Path, layouts: Layouts | None, skip: Sequence[str] = 
         return _of_whole(place, "file", {place: None}, layouts)
     if (place / METADATA).is_file():
         return _of_dcp(place, layouts)
+    if is_deepspeed(place):
+        return _of_deepspeed(place, layouts)
     ranks = rank_files(place)
     if ranks:
         return _of_ranks(place, ranks, layouts, skip)
@@ -193,6 +198,18 @@ def _of_dcp(place: Path, layouts: Layouts | None) -> Checkpoint:
         place, kind, "torch", found.tensors, said, found.values, {}, (), layouts, found.files, paths=found.paths,
         beside=others,
     )  # fmt: skip
+
+
+def _of_deepspeed(place: Path, layouts: Layouts | None) -> Checkpoint:
+    found = read_deepspeed(place)
+    tensors: dict[str, Held] = {}
+    said: dict[str, Tensor] = {}
+    named = [(spelled(Tensor(p, p, slot), "plain"), p, slot, held) for (p, slot), held in found.parameters.items()]
+    for name, parameter, slot, held in [*named, *((n, "", "", h) for n, h in found.others.items())]:
+        if name in tensors:
+            raise InputError(f"{place}: two tensors are called {name!r:.80}; save them under names that differ")
+        tensors[name], said[name] = held, Tensor(name, parameter, slot)
+    return Checkpoint(place, "deepspeed", "torch", tensors, said, found.values, {}, (), layouts, found.files)
 
 
 def _of_ranks(place: Path, ranks: Mapping[int, Path], layouts: Layouts | None, skip: Sequence[str]) -> Checkpoint:

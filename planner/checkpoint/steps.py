@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from planner.checkpoint.naming import Tensor
+from planner.errors import InputError
 from planner.stored.arrays import Files, StoredArray
 from planner.stored.moves import Held
 from planner.transfer.pieces import whole
 
-__all__ = ["value_of", "with_steps"]
+__all__ = ["count_of", "with_steps"]
 
 _COUNT = "global_step"
 
@@ -35,7 +36,7 @@ def with_steps(
 
 def _once(held: dict[str, Held], what: dict[str, Tensor]) -> None:
     names = [n for n, t in what.items() if t.slot == "step" and t.parameter]
-    counts = {value_of(held[n]) for n in names}
+    counts = {count_of(held[n]) for n in names}
     if len(counts) != 1 or _COUNT in held:
         return
     for n in names:
@@ -49,7 +50,7 @@ def _everywhere(held: dict[str, Held], what: dict[str, Tensor]) -> None:
     updated = [t.parameter for t in what.values() if t.slot in ("exp_avg", "momentum_buffer")]
     if _COUNT not in held or held[_COUNT].shape not in ((), (1,)) or counted & set(updated) or not updated:
         return
-    count = value_of(held[_COUNT])
+    count = count_of(held[_COUNT])
     del held[_COUNT], what[_COUNT]
     adam = {t.parameter for t in what.values() if t.slot == "exp_avg"}  # SGD counts nothing
     for parameter in (p for p in updated if p in adam):
@@ -58,11 +59,14 @@ def _everywhere(held: dict[str, Held], what: dict[str, Tensor]) -> None:
         what[name] = Tensor(name, parameter, "step")
 
 
-def value_of(held: Held) -> int:
-    """A count that a tensor of one element has."""
+def count_of(held: Held) -> int:
+    """The count that a tensor of one element says.  InputError where it is no number."""
     array = held.arrays[int(held.pieces.holders[0])]
     with Files() as files:
-        return int(files.read(array, [(0, n) for n in array.shape]).reshape(-1)[0])
+        found = files.read(array, [(0, n) for n in array.shape]).reshape(-1)[0]
+    if not np.isfinite(found):
+        raise InputError(f"{array.file}: expected a count of an optimizer's steps, found {found}; save it anew")
+    return int(found)
 
 
 def _given(value: np.ndarray) -> Held:

@@ -16,7 +16,9 @@ from planner.checkpoint.layouts import Layouts, Spread
 from planner.checkpoint.naming import SHAPED, Tensor, parse
 from planner.checkpoint.options import FORMAT_NAMES, Options
 from planner.checkpoint.source import Checkpoint, local_shapes
-from planner.checkpoint.steps import value_of
+from planner.checkpoint.steps import count_of
+from planner.checkpoint.universal import UNIVERSAL, universal_files
+from planner.checkpoint.wording import listed
 from planner.errors import InputError, UsageError
 from planner.stored.formats.dcp import METADATA, DistCp, metadata, values_file
 from planner.stored.formats.layout import Entry, FileFormat
@@ -29,17 +31,20 @@ from planner.transfer.pieces import Pieces, whole
 __all__ = ["Target", "element_of", "kind_of", "target_of"]
 
 _SHARD: Final = 5 << 30  # bytes of a file of Hugging Face, as its own tools cut them
-_STYLE: Final = {"mindspore": "mindspore", "huggingface": "plain", "dcp": "torch", "megatron": "megatron"}
+_STYLE: Final = {"mindspore": "mindspore", "huggingface": "plain", "dcp": "torch", "megatron": "megatron",
+                 **dict.fromkeys(UNIVERSAL, "plain")}  # fmt: skip
+_WHOLE: Final = ("huggingface", "dcp", "megatron", *UNIVERSAL)  # folders without ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """`files`, `small` ones with their content, and of each tensor of the source (its pieces on ranks, the file of each
-    rank)."""
+    rank); `carried`: values of the source, which it has as well."""
 
     files: list[FileToWrite]
     small: dict[str, bytes]
     pieces: dict[str, tuple[Pieces, dict[int, str]]]
+    carried: frozenset[str] = frozenset()
 
 
 def target_of(
@@ -60,13 +65,13 @@ def kind_of(source: Checkpoint, place: Path, target: Layouts | None, options: Op
     kind = options.format
     if kind and kind not in FORMAT_NAMES:
         raise UsageError(f"--format: expected one of {', '.join(FORMAT_NAMES)}, found {kind!r}")
-    if target is not None and kind in ("huggingface", "dcp", "megatron"):
+    if target is not None and kind in _WHOLE:
         raise UsageError(f"--format {kind} and --to: that form has whole tensors, which any plan reads; leave --to out")
     if not kind:
         if target is None and place.suffix in (s for f in FORMATS.values() for s in f.suffixes):
             kind = format_of(place).name
         elif target is None and source.kind != "ranks" and not place.suffix:
-            kind = source.kind if source.kind in ("huggingface", "dcp", "megatron") else source.format
+            kind = source.kind if source.kind in _WHOLE else source.format
         else:
             kind = source.format
     own = source.style
@@ -148,6 +153,14 @@ def _whole_files(
 ) -> Target:
     if options.ranks:
         raise UsageError("--rank: the target has no ranks without --to")
+    if kind in UNIVERSAL:
+        if options.dtype is not None:
+            raise UsageError(
+                f"--dtype and --format {kind}: its weights are in fp32, of which a training makes its own type; "
+                "leave --dtype out"
+            )
+        made = universal_files(source, names, kind)
+        return Target(made.files, made.small, made.pieces, made.carried)
     entries = {
         n: Entry(new, element_of(source.tensors[n], source.said[n], options), source.tensors[n].shape)
         for n, new in names.items()
@@ -162,7 +175,7 @@ def _whole_files(
         small[METADATA] = metadata({path: tuple(entries.values())}, paths=along.paths, values=("__0_1.distcp", places))
     elif kind == "megatron":
         counted = source.tensors.get(megatron.COUNT)
-        count = None if counted is None else value_of(counted)
+        count = None if counted is None else count_of(counted)
         entries.pop(megatron.COUNT, None)
         files, small = megatron.written(place, list(entries.values()), count)
     elif kind == "huggingface":
@@ -172,7 +185,7 @@ def _whole_files(
         if place.suffix not in FORMATS[kind].suffixes:
             raise UsageError(
                 f"{place}: as {kind}, give a name with the ending {FORMATS[kind].suffixes[0]}, or say --format "
-                "huggingface, dcp or megatron"
+                f"{listed(_WHOLE)}"
             )
         files = [FileToWrite(place.name, _file_format(kind, along), tuple(entries.values()), source.metadata)]
     paths = {e.name: f.path for f in files for e in f.entries}

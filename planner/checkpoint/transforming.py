@@ -18,7 +18,8 @@ from planner.checkpoint.renaming import renamed
 from planner.checkpoint.sides import Chosen, check_source, chosen
 from planner.checkpoint.source import Checkpoint
 from planner.checkpoint.steps import with_steps
-from planner.checkpoint.target import element_of, kind_of, target_of
+from planner.checkpoint.target import kind_of, target_of
+from planner.checkpoint.universal import UNIVERSAL
 from planner.errors import InputError, UsageError
 from planner.stored.copying import block_bytes, copy
 from planner.stored.moves import Held, Move
@@ -51,7 +52,7 @@ class Planned:
         return Transformed(
             str(self.writing.place), self.format, len(self.moves), self.target_bytes, read, written, found,
             self.read_ranks, tuple(f.path for f in self.writing.files) + tuple(self.writing.small),
-            self.chosen.skipped, self.along.left, self.chosen.everywhere, (*self.along.values, *self.along.files),
+            self.chosen.skipped, self.along.left, self.chosen.everywhere, self.along.names,
         )  # fmt: skip
 
     @property
@@ -152,9 +153,10 @@ def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Op
     kind, style = kind_of(source, place, target, options)
     target = None if target is None else target.in_format(kind)
     own = source.style
-    if style != own:
-        counts = "torch" if own == "megatron" and style == "plain" else style  # as PyTorch has them: beside each
-        tensors, said = with_steps(source.tensors, source.said, counts)
+    # PyTorch and what has its names plainly count updates beside each parameter.
+    counted = "torch" if kind in UNIVERSAL or (own == "megatron" and style == "plain") else style
+    if style != own or counted != style:
+        tensors, said = with_steps(source.tensors, source.said, counted)
         source = replace(source, tensors=tensors, said=said)
     names = chosen(source, target, options, style)
     along = carried(source, kind, names.names, options)
@@ -169,9 +171,10 @@ def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Op
         numbers = {r: i for i, r in enumerate(ranks)}
         holders = np.array([numbers[int(h)] for h in where.holders], np.int64)
         pieces = Pieces(where.shape, where.boxes, holders, where.inside)
-        dtype = element_of(source.tensors[name], source.said[name], options)
-        into = Held(pieces, tuple(arrays[held[r], new] for r in ranks), dtype)
+        stored = tuple(arrays[held[r], new] for r in ranks)
+        into = Held(pieces, stored, stored[0].dtype)
         check_whole(source, name, reduced[name], into)
         moves.append(Move(new, reduced[name], into))
+    along = along.with_more(found.carried)
     read = ranks_read(source, moves)
     return Planned(source, writing, tuple(moves), kind, read, names, along, options, stamps)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from planner.ir import DeviceMesh, Layout
+from planner.transfer.flat import flat_boxes
 from planner.transfer.holders import fewest
 from planner.transfer.overlaps import minus, overlaps
 from planner.transfer.pieces import Boxes, laid_out
@@ -107,3 +111,22 @@ def test_holders_that_are_there_for_free_are_not_counted() -> None:
 def test_a_need_that_nobody_serves_is_an_error() -> None:
     with pytest.raises(ValueError, match="no holder"):
         fewest([set()])
+
+
+@given(st.lists(st.integers(1, 5), max_size=5), st.data())
+def test_a_flat_range_is_a_few_boxes_in_order(shape: list[int], data: st.DataObject) -> None:
+    count = math.prod(shape)
+    start = data.draw(st.integers(0, count))
+    stop = data.draw(st.integers(start, count))
+    value = np.arange(count).reshape(shape)
+    boxes = flat_boxes(shape, start, stop)
+    found = [
+        value[tuple(slice(int(a), int(b)) for a, b in zip(low, high, strict=True))].reshape(-1)
+        for low, high in zip(boxes.starts, boxes.stops, strict=True)
+    ]
+    assert [int(n) for part in found for n in part] == list(range(start, stop))
+    assert len(boxes) <= max(1, 2 * len(shape) - 1)
+
+
+def test_no_element_of_an_empty_tensor_makes_no_box() -> None:
+    assert len(flat_boxes((3, 0), 0, 0)) == len(flat_boxes((3, 4), 5, 5)) == len(flat_boxes((), 0, 0)) == 0

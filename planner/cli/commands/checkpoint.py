@@ -114,7 +114,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _add_writing(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--format", default="", metavar="FORMAT",
-        help="safetensors, mindspore, npz, torch, huggingface, dcp or megatron; default: what DST's ending says, or a "
+        help="safetensors, mindspore, npz, torch, huggingface, dcp, megatron, deepspeed (a universal checkpoint) or "
+        "deepspeed-zero3 (one for ZeRO 3 of DeepSpeed up to 0.19.0); default: what DST's ending says, or a "
         "known --map, or SRC's",
     )  # fmt: skip
     p.add_argument(

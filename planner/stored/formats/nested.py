@@ -13,7 +13,7 @@ from planner.stored.arrays import StoredArray
 from planner.stored.elements import TORCH
 from planner.stored.formats.pickled import Call, Name
 
-__all__ = ["Index", "Path", "is_plain", "leaves", "name_of", "nested", "place_of"]
+__all__ = ["Index", "Path", "is_plain", "leaves", "name_of", "named_leaves", "nested", "place_of"]
 
 _DEPTH: Final = 64
 _LEAVES: Final = 250_000
@@ -47,6 +47,12 @@ def leaves(value: Any, path: Path = (), count: list[int] | None = None) -> Itera
     if count[0] > _LEAVES:
         raise ValueError(f"more than {_LEAVES:,} values")
     yield path, value
+
+
+def named_leaves(value: Any) -> Iterator[tuple[str, Any]]:
+    """(keys joined by dots, leaf) in order."""
+    for path, leaf in leaves(value):
+        yield name_of(path), leaf
 
 
 def nested(found: Iterable[tuple[Path, Any]]) -> Any:

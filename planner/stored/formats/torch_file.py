@@ -198,6 +198,10 @@ def _called(call: Call, file: Path, seen: dict[int, Any], depth: int) -> Any:
         return _tensor(call, file)
     if call.name.module == "torch._utils" and name.startswith("_rebuild_parameter") and call.arguments:
         return _resolved(call.arguments[0], file, seen, depth + 1)
+    if (call.name.module, name) == ("torch._tensor", "_rebuild_from_type_v2") and len(call.arguments) == 4:
+        made, _, given, _ = call.arguments  # a tensor that has attributes, such as DeepSpeed's partitions
+        if isinstance(made, Name) and made.module == "torch._utils" and isinstance(given, tuple):
+            return _called(Call(made, given), file, seen, depth)
     if (call.name.module, name) in _DICTIONARIES:
         pairs = call.arguments[0] if call.arguments else ()
         pairs = list(pairs.items()) if isinstance(pairs, dict) else pairs
