@@ -70,7 +70,7 @@ class Surviving:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """`ranks` of the plan before, which had `before`, have ended, as is `said`; `step` is the last one that is made now.
+    """`ranks` of the plan before, which had `before`, have ended, as is `said`; `step`: the last one that is made now.
 
     `planning_s` of all `seconds` went into the new plan, for `devices` devices; `left` are as many as there were for
     it.  `moved_bytes` between devices; or `checkpoint`, for want of `lost`, of which no device had all.
