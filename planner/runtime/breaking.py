@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -52,10 +53,12 @@ class Breaker:
 
 def _break_off() -> None:
     """Shuts down every connection by TCP, which are those of process groups and of their store: pipes are none."""
-    for number in os.listdir("/dev/fd"):
+    for number in map(int, os.listdir("/dev/fd")):
         try:
-            found = socket.socket(fileno=os.dup(int(number)))
-        except OSError:  # no socket, or gone meanwhile
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+            found = socket.socket(fileno=os.dup(number))
+        except OSError:  # gone meanwhile
             continue
         with found:
             try:

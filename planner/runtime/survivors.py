@@ -108,7 +108,9 @@ class Survivors(Workers):
                 ok, results[rank], seconds = reply
                 computed += seconds
                 if not ok and not self._any_ended(arguments):
-                    self._end(f"rank {rank} of {self.count} failed in {function.__name__}: {results[rank]}")
+                    for process in self._processes:
+                        process.kill()
+                    raise WorkerError(f"rank {rank} of {self.count} failed in {function.__name__}: {results[rank]}")
         if self.lost.keys() & arguments.keys():
             self._break_off(waiting)
             raise RanksLost(self.said())

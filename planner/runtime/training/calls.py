@@ -69,9 +69,10 @@ def find_newest(_: Context, folder: Path) -> tuple[Path | None, dict[str, Any]]:
     return checkpoint, {} if checkpoint is None else record_of(checkpoint)
 
 
-def opened(model: Path, plan: PlanDocument, options: TrainingOptions, seed: int) -> tuple[Graph, Weights, Data | None]:
+def opened(
+    model: Path, plan: PlanDocument, options: TrainingOptions, seed: int, graph: Graph
+) -> tuple[Weights, Data | None]:
     """What is read under a plan."""
-    graph = graph_of_plan(model, plan)
     if graph.loss is None:
         raise UsageError(
             f"{model}: no output of it is a loss, so that there is nothing to train by; export the model with its "
@@ -81,13 +82,17 @@ def opened(model: Path, plan: PlanDocument, options: TrainingOptions, seed: int)
     drawn = options.seed if options.weights is not None or options.load is None else seed
     weights = weights_of(graph, model, options.weights, drawn)
     data = None if options.data is None else open_data(graph, options.data, plan.schedule.micro_batches)
-    return graph, weights, data
+    return weights, data
 
 
-def look(context: Context, model: Path, text: str, options: TrainingOptions, seed: int) -> Prepared:
-    """Looks at everything that is read, without a word to other ranks."""
+def look(
+    context: Context, model: Path, text: str, options: TrainingOptions, seed: int, graph: Graph | None = None
+) -> Prepared:
+    """Looks at everything that is read, without a word to other ranks; `graph`: of the model under the plan, where it
+    has been read."""
     plan = PlanDocument.model_validate_json(text)
-    graph, weights, data = opened(model, plan, options, seed)
+    graph = graph_of_plan(model, plan) if graph is None else graph
+    weights, data = opened(model, plan, options, seed, graph)
     context.state[KEY] = None  # lets a training go that was there before
     context.state[_OPENED] = graph, weights, data
     notes = []

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from planner.ir import Graph
 from planner.planning import PlanDocument
 from planner.runtime.exchange import exchange
 from planner.runtime.training.calls import KEY, opened, training_of
@@ -83,12 +84,12 @@ def _kept(t: RankTraining) -> Kept:
 
 
 def relay(
-    context: Context, model: Path, text: str, options: TrainingOptions, seed: int, as_planned: bool
+    context: Context, model: Path, text: str, options: TrainingOptions, seed: int, graph: Graph, as_planned: bool
 ) -> int:  # fmt: skip
     """Lays the new plan out over what has come here; the samples of a step."""
     old = training_of(context)
     plan = PlanDocument.model_validate_json(text)
-    graph, weights, data = opened(model, plan, options, seed)
+    weights, data = opened(model, plan, options, seed, graph)
     tensors, counts = context.state.pop(_MOVED)
     parameters = {n: tensors[n] for n in old.layouts if n in tensors}
     t = RankTraining(context, graph, plan, weights, data, old.numbers, old.seed, as_planned, placed=parameters)

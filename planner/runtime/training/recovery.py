@@ -32,12 +32,13 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import PlannerError, UsageError
+from planner.ir import Graph
 from planner.planning import PlanDocument
 from planner.runtime.survivors import RanksLost, Survivors, lost_text
 from planner.runtime.training.calls import Refused, guarded, lay_out, load_from, look
 from planner.runtime.training.moved import Standing, complete, receive, relay, stand, take
 from planner.runtime.training.options import Numbers, TrainingOptions
-from planner.runtime.training.rank import StepOutcome
+from planner.runtime.training.rank import StepOutcome, graph_of_plan
 from planner.runtime.workers import WorkerError
 from planner.transfer.schedule import Schedule
 
@@ -212,7 +213,7 @@ class _Attempt:
         sent = workers.each(receive, dict.fromkeys(everyone, (schedule.among(everyone),)))
         if len(everyone) > len(order):
             workers.meet(order)
-        given = job.model, _text(found.plan), job.options, job.seed, job.as_planned
+        given = job.model, _text(found.plan), job.options, job.seed, self._graph(found.plan), job.as_planned
         laid = _heeded(workers.each(guarded, dict.fromkeys(order, (relay, *given))))
         self._check(laid[0])
         self._keep(order, found.plan)
@@ -237,11 +238,17 @@ class _Attempt:
         workers.meet(order)
         self._keep(order, found.plan)
         text = _text(found.plan)
-        prepared = _heeded(workers.call(guarded, look, job.model, text, job.options, job.seed))
+        graph = self._graph(found.plan)
+        prepared = _heeded(workers.call(guarded, look, job.model, text, job.options, job.seed, graph))
         self._check(prepared[0].step_samples)
         workers.call(lay_out, text, job.numbers, job.seed, job.as_planned)
         _heeded(workers.call(guarded, load_from, place))
         return _Found(step, None, checkpoint=place)
+
+    def _graph(self, plan: PlanDocument) -> Graph:
+        """Read here for all: a model is read by a process of its own, which is forked, and ranks have left process
+        groups behind that do not live on in another process."""
+        return graph_of_plan(self.job.model, plan)
 
     def _check(self, samples: int) -> None:
         if samples != self.job.step_samples:
