@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +22,7 @@ from planner.runtime.training.checkpoint import newest  # noqa: E402
 from planner.runtime.training.driver import Step  # noqa: E402
 from planner.runtime.workers import WorkerError  # noqa: E402
 from tests.runtime.survivors import Job, Ran, armed, job_of, limited, quick_starts, trained, unbroken  # noqa: E402
+from tests.runtime.test_training_faults import alive  # noqa: E402
 
 STEPS = 80
 PIPELINE = "megatron:pp=2,tp=1,zero=0,micro_batch=3"
@@ -190,3 +197,66 @@ def test_no_checkpoint_is_half(job: Job, whole: dict[int, float], tmp_path: Path
     assert last is not None
     again = unbroken(job, job.plan("ddp", 1), 1, load=last, seed=None)
     assert list(again) == [STEPS + 1]
+
+
+# The command
+
+
+def command(job: Job, plan: str, *options: str) -> list[str]:
+    job.plan(plan)
+    given = [str(job.folder / f"{plan}-8"), str(job.model), "--data", str(job.data), "--lr", "0.01", "--clip", "0.5"]
+    return [sys.executable, "-m", "planner", "run", *given, "--seed", "0", *options]
+
+
+def test_the_command_goes_on_and_says_so(job: Job, whole: dict[int, float]) -> None:
+    """Rank 0 is among those that are killed from outside."""
+    asked = command(job, "ddp", "--steps", "30", "--min-devices", "4", "--json")
+    lines: list[dict[str, Any]] = []
+    with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as ran:
+        assert ran.stdout is not None
+        assert ran.stderr is not None
+        for line in ran.stdout:
+            lines.append(json.loads(line))
+            if lines[-1].get("step") == 12 and "gradient_norm" in lines[-1]:
+                workers = alive(ran.pid)
+                assert len(workers) == 8
+                for k in (0, 6):
+                    os.kill(workers[k], signal.SIGKILL)
+            if "recovered" in lines[-1]:
+                assert len(alive(ran.pid)) == 6  # and no one that has ended and is not waited for
+        error = ran.stderr.read()
+    assert ran.returncode == 0, error[-2000:]
+    assert error.strip() == ""
+    (done,) = [d["recovered"] for d in lines if "recovered" in d]
+    assert (done["devices_before"], done["devices"], done["checkpoint"]) == (8, 6, None)
+    assert len(done["ranks"]) == 2
+    losses = {d["step"]: d["loss"] for d in lines if "gradient_norm" in d}
+    assert losses == {n: pytest.approx(whole[n], rel=1e-5) for n in range(1, 31)}
+    assert lines[-1]["devices"] == 6
+    assert lines[-1]["collectives"] == lines[-1]["planned"]
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "words"),
+    [
+        (["--min-devices", "9"], {}, "the plan is for 8 devices"),
+        (["--min-devices", "2", "--device", "cuda"], {}, "not with NCCL"),
+        (["--min-devices", "2", "--check"], {}, "--check and --min-devices"),
+        (
+            ["--min-devices", "2"],
+            {"RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"},
+            "torchrun started the ranks, and ends all of them when one has ended",
+        ),
+    ],
+)
+def test_where_nobody_could_go_on_it_is_refused(
+    job: Job, options: list[str], environment: dict[str, str], words: str
+) -> None:
+    asked = [word for word in command(job, "ddp")[:6] if word != "--data"]
+    done = subprocess.run(
+        [*asked, *options], capture_output=True, text=True, check=False, timeout=100,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -12,7 +12,7 @@ from planner.errors import NotFiniteError, PlannerError, UsageError, Verificatio
 from planner.planning import PlanDocument
 from planner.runtime.ready import ready, workers_for
 from planner.runtime.session import Traffic
-from planner.runtime.started import Elsewhere, Ranks, Started
+from planner.runtime.started import Elsewhere, Ranks, Started, started
 from planner.runtime.survivors import RanksLost, Survivors
 from planner.runtime.timed import Timed
 from planner.runtime.training import calls
@@ -89,14 +89,14 @@ def train(
     """
     if plan.schedule.mode != "training":
         raise UsageError("the plan is for inference, and has no backward pass; search one without --inference")
+    if surviving is not None:
+        _check_surviving(surviving, started(), plan, device)
     here = ready(model, plan, device, say)
     speaks = here is None or here.reports
-    if surviving is not None:
-        _check_surviving(surviving, here, plan, device)
-        found_workers: Workers | Ranks = Survivors(plan.devices, device=device, threads=threads)
-    else:
-        found_workers = workers_for(here, plan.devices, device, threads)
-    with found_workers as workers:
+    with (
+        workers_for(here, plan.devices, device, threads) if surviving is None
+        else Survivors(plan.devices, device=device, threads=threads)
+    ) as workers:  # fmt: skip
         chosen, rows = 0, tuple[Tried, ...]()
         if others:
             chosen, rows = fastest(
