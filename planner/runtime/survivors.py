@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, ClassVar
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _set_pg_timeout
+from torch.distributed.distributed_c10d import _set_pg_timeout, _world
 
 from planner.runtime.breaking import Breaker
 from planner.runtime.quiet import Meter
@@ -23,9 +23,10 @@ from planner.runtime.workers import TIMEOUT, Context, WorkerError, Workers, answ
 __all__ = ["RanksLost", "Survivors", "lost_text"]
 
 _HERE = "127.0.0.1"
-_MEETING = timedelta(seconds=30)  # a peer that ends between its word and its connection is waited for so long
+_MEETING = timedelta(seconds=60)  # a peer that ends between its word and its connection is waited for so long
+_MEETINGS = 3  # that are tried
 _SEEN_S = 2.0  # in which a process whose peers failed is seen to have ended
-_PATIENCE_S = 60.0  # for a process to come back from what was broken off, or three times its longest call
+_PATIENCE_S = 120.0  # for a process to come back from what was broken off, or three times its longest call
 
 
 def lost_text(lost: Mapping[int, str], count: int) -> str:
@@ -120,9 +121,15 @@ class Survivors(Workers):
 
     def meet(self, ranks: Sequence[int]) -> None:
         """Puts some ranks into a process group, in this order; they are still called by the ranks that they have."""
-        self._meetings += 1
-        port, number = self._meeting_place.port, self._meetings
-        self.each(_meet, {rank: (port, number, place, len(ranks)) for place, rank in enumerate(ranks)})
+        why = None
+        for _ in range(_MEETINGS):
+            self._meetings += 1
+            port, number = self._meeting_place.port, self._meetings
+            found = self.each(_meet, {rank: (port, number, place, len(ranks)) for place, rank in enumerate(ranks)})
+            why = next((text for text in found.values() if text), None)
+            if why is None:
+                return
+        raise WorkerError(f"the processes that are left did not meet {_MEETINGS} times: {why}")
 
     def keep(self, ranks: Sequence[int]) -> None:
         """Gives ranks the places that they have met in, and ends all other processes."""
@@ -209,18 +216,25 @@ def _serve(
 ) -> None:  # fmt: skip
     breaker = Breaker(breaking)
     context = Context(rank, world, prepared(rank, device, threads))
-    _meet(context, port, 0, rank, world, patience=TIMEOUT)
+    _join(context, port, 0, TIMEOUT)
     answer(context, pipe, breaker.busy)
 
 
-def _meet(context: Context, port: int, number: int, rank: int, world: int, *, patience: timedelta = _MEETING) -> None:
-    """Leaves the process groups there are, and joins one of all that meet under this number."""
+def _meet(context: Context, port: int, number: int, rank: int, world: int) -> str | None:
+    """Leaves the process groups there are, and joins one of all that meet under this number; why it did not."""
     if dist.is_initialized():
         dist.destroy_process_group()
+    # Groups are named by a count, which one that did not come about has moved on: ranks would meet under other names.
+    _world.group_count = 0
     context.moved(rank, world)
-    store = dist.TCPStore(_HERE, port, is_master=False, timeout=patience)
-    dist.init_process_group(
-        "gloo", store=dist.PrefixStore(f"meeting {number}", store), rank=rank, world_size=world, timeout=patience
-    )
-    if patience != TIMEOUT:
-        _set_pg_timeout(TIMEOUT)
+    try:
+        _join(context, port, number, _MEETING)
+    except (RuntimeError, ValueError) as error:
+        return next(iter(str(error).splitlines()), type(error).__name__)
+    _set_pg_timeout(TIMEOUT)
+    return None
+
+
+def _join(context: Context, port: int, number: int, patience: timedelta) -> None:
+    store = dist.PrefixStore(f"meeting {number}", dist.TCPStore(_HERE, port, is_master=False, timeout=patience))
+    dist.init_process_group("gloo", store=store, rank=context.rank, world_size=context.world, timeout=patience)

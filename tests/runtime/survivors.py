@@ -21,6 +21,7 @@ from planner.cache import Store
 from planner.cli.main import main
 from planner.planning import PlanDocument, read_plan
 from planner.requests.resuming import resumed
+from planner.runtime import survivors
 from planner.runtime.survivors import Survivors
 from planner.runtime.training import checkpoint, moved, rank
 from planner.runtime.training.driver import Step, train_on
@@ -172,6 +173,7 @@ _PLACES: dict[str, tuple[Any, str]] = {
     "behind the barrier": (rank.RankTraining, "_measured"),
     "sulk behind the barrier": (rank.RankTraining, "_measured"),
     "in the update": (rank.RankTraining, "_update"),
+    "in the meeting": (survivors.dist, "init_process_group"),
     "in the exchange": (moved, "exchange"),
     "behind the exchange": (moved, "exchange"),
     "in the new plan": (moved, "RankTraining"),

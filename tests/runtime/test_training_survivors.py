@@ -160,7 +160,9 @@ def test_more_end_while_the_others_find_together(
 ) -> None:
     """In the search, in the exchange, behind it, and while checkpoints are read."""
     places = iter(
-        ["in the exchange", "behind the exchange", "in the new plan"] if strategy == "ddp" else ["in reading"] * 2
+        ["in the meeting", "in the exchange", "in the new plan"]
+        if strategy == "ddp"
+        else ["in the meeting", "in reading"]
     )
 
     def at_replan(workers: Survivors) -> None:
