@@ -24,7 +24,7 @@ from planner.runtime.training.rank import RankTraining, StepOutcome
 from planner.runtime.workers import Context
 from planner.transfer.schedule import Schedule
 
-__all__ = ["Standing", "complete", "receive", "relay", "stand", "take"]
+__all__ = ["Standing", "complete", "let_go", "receive", "relay", "stand", "take"]
 
 _MOVED, _NEXT = "training: moved", "training: next"
 _COUNT = "step"  # of AdamW's state, beside what has a parameter's shape
@@ -62,8 +62,7 @@ def complete(context: Context, outcome: StepOutcome) -> None:
 def receive(context: Context, schedule: Schedule) -> int:
     """Takes part in moving the state, and keeps what comes here beside what there is; the bytes that were sent."""
     t = training_of(context)
-    context.state.pop(_MOVED, None)
-    context.state.pop(_NEXT, None)
+    _drop(context)
     kept = _kept(t)
     mine: dict[str, Tensor] = {n: p.data for n, p in t.parameters.items()}
     mine |= {f"{n}.{slot}": s[slot] for n, s in kept.items() for slot in t.numbers.slots}
@@ -76,6 +75,17 @@ def receive(context: Context, schedule: Schedule) -> int:
         counts |= found
     context.state[_MOVED] = done.tensors, counts
     return done.sent_bytes
+
+
+def let_go(context: Context) -> None:
+    """Frees the state of the training that there was, and what has come here."""
+    _drop(context)
+    context.state[KEY] = None
+
+
+def _drop(context: Context) -> None:
+    context.state.pop(_MOVED, None)
+    context.state.pop(_NEXT, None)
 
 
 def _kept(t: RankTraining) -> Kept:

@@ -36,7 +36,7 @@ from planner.ir import Graph
 from planner.planning import PlanDocument
 from planner.runtime.survivors import RanksLost, Survivors, lost_text
 from planner.runtime.training.calls import Refused, guarded, lay_out, load_from, look
-from planner.runtime.training.moved import Standing, complete, receive, relay, stand, take
+from planner.runtime.training.moved import Standing, complete, let_go, receive, relay, stand, take
 from planner.runtime.training.options import Numbers, TrainingOptions
 from planner.runtime.training.rank import StepOutcome, graph_of_plan
 from planner.runtime.workers import WorkerError
@@ -237,6 +237,7 @@ class _Attempt:
         order = found.schedule.placement.tolist()
         workers.meet(order)
         self._keep(order, found.plan)
+        workers.call(let_go)
         text = _text(found.plan)
         graph = self._graph(found.plan)
         prepared = _heeded(workers.call(guarded, look, job.model, text, job.options, job.seed, graph))
