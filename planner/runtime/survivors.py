@@ -23,10 +23,10 @@ from planner.runtime.workers import TIMEOUT, Context, WorkerError, Workers, answ
 __all__ = ["RanksLost", "Survivors", "lost_text"]
 
 _HERE = "127.0.0.1"
-_MEETING = timedelta(seconds=60)  # a peer that ends between its word and its connection is waited for so long
+_MEETING = timedelta(seconds=30)  # a peer that ends between its word and its connection is waited for so long
 _MEETINGS = 3  # that are tried
 _SEEN_S = 2.0  # in which a process whose peers failed is seen to have ended
-_PATIENCE_S = 120.0  # for a process to come back from what was broken off, or three times its longest call
+_PATIENCE_S = 60.0  # for a process to come back from what was broken off, or three times its longest call
 
 
 def lost_text(lost: Mapping[int, str], count: int) -> str:
@@ -61,7 +61,7 @@ class Survivors(Workers):
         self.numbers = list(range(count))
         self._breakers: list[Connection] = []
         self._meetings = 0
-        self._longest = 0.0
+        self._longest, self._started = 0.0, False
         self._meeting_place = dist.TCPStore(_HERE, 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
 
     @property
@@ -115,7 +115,9 @@ class Survivors(Workers):
         if self.lost.keys() & arguments.keys():
             self._break_off(waiting)
             raise RanksLost(self.said())
-        self._longest = max(self._longest, time.perf_counter() - begin)
+        if self._started:  # the first call waits for processes to start
+            self._longest = max(self._longest, time.perf_counter() - begin)
+        self._started = True
         self.disturbance = meter.disturbance(computed)
         return results
 

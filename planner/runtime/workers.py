@@ -112,7 +112,9 @@ class Context:
         if (ranks, use) not in self._groups:
             whole = not use and ranks == tuple(range(self.world))
             self._groups[ranks, use] = (
-                dist.group.WORLD if whole else dist.new_group(list(ranks), use_local_synchronization=True)
+                dist.group.WORLD
+                if whole
+                else dist.new_group(list(ranks), timeout=TIMEOUT, use_local_synchronization=True)
             )
         return self._groups[ranks, use]
 
