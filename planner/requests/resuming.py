@@ -57,15 +57,24 @@ def counts_allowed(plan: PlanDocument, left: int) -> list[int]:
             return [left - left % _PER_SERVER]
         return [max(n for n in _ON_ONE if n <= left)]
     first = next((i.shape[0] for i in plan.inputs.values() if i.shape), None)
-    batch = plan.model.batch or (None if first is None else first * plan.schedule.micro_batches)
+    batch = _batch(plan) or (None if first is None else first * plan.schedule.micro_batches)
     even = next((n for n in range(left, 0, -1) if batch is None or batch % n == 0), left)
     return list(dict.fromkeys((left, even)))
 
 
+def _batch(plan: PlanDocument) -> int | None:
+    """Of a step, if one was asked for: a plan says that of its graph, which is a micro-batch's."""
+    return None if plan.model.batch is None else plan.model.batch * plan.schedule.micro_batches
+
+
 def resumed(
-    plan: PlanDocument, model: Path, lost: Collection[int], *, hardware: str | None = None, store: Store | None = None
-) -> Resumed:
+    plan: PlanDocument, model: Path, lost: Collection[int], *, hardware: str | None = None, store: Store | None = None,
+    optimizer: str | None = None,
+) -> Resumed:  # fmt: skip
     """The fastest plan for what is left, for the same job: batch, machine, precision, optimizer and target.
+
+    Args:
+        optimizer: the one whose state moves, where it is another than the plan's.
 
     Raises:
         UsageError: a rank that the plan does not have, or none that is left.
@@ -98,7 +107,7 @@ def resumed(
     gone = [r for r in range(plan.cluster.devices) if r not in there]
     transfer = transfer_plan(
         layouts_of_plan(plan, "the plan"), layouts_of_plan(document, "the new plan"),
-        optimizer=plan.schedule.optimizer, lost=gone,
+        optimizer=optimizer or plan.schedule.optimizer, lost=gone,
     )  # fmt: skip
     return Resumed(count, answer, document, transfer, refused)
 
@@ -109,7 +118,7 @@ def _request(plan: PlanDocument, model: Path, devices: int, hardware: str | None
         model=model,
         devices=str(devices),
         bind=[f"{name}={size}" for name, size in plan.model.bind.items()],
-        batch=plan.model.batch,
+        batch=_batch(plan),
         hardware=hardware or plan.cluster.hardware,
         mode=plan.schedule.mode,
         memory_limit=limit,

@@ -13,13 +13,13 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -28,7 +28,10 @@ from planner.errors import PlannerError
 from planner.ir import DeviceMesh
 from planner.runtime.quiet import Meter
 
-__all__ = ["Context", "Ledger", "WorkerError", "Workers", "device_of", "join_group"]
+__all__ = [
+    "TIMEOUT", "Context", "Ledger", "WorkerError", "Workers", "answer", "device_of", "join_group", "prepared",
+    "signal_text",
+]  # fmt: skip
 
 # Freed memory stays with the process, as device allocators keep it: without this every large tensor of a step is mapped
 # and cleared anew by the kernel, with a page fault for each 4 KiB.
@@ -38,7 +41,7 @@ _ALLOCATOR = {
     "MALLOC_TOP_PAD_": str(1 << 26),
     "MALLOC_ARENA_MAX": "1",
 }
-_TIMEOUT = timedelta(minutes=10)
+TIMEOUT = timedelta(minutes=10)
 _GRACE_S = 1.0  # in which a process that was ended is seen to have ended
 _RESERVE_BYTES = 1 << 30  # touched and freed at the start, so that the first steps do not pay for it
 
@@ -109,9 +112,17 @@ class Context:
         if (ranks, use) not in self._groups:
             whole = not use and ranks == tuple(range(self.world))
             self._groups[ranks, use] = (
-                dist.group.WORLD if whole else dist.new_group(list(ranks), use_local_synchronization=True)
+                dist.group.WORLD
+                if whole
+                else dist.new_group(list(ranks), timeout=TIMEOUT, use_local_synchronization=True)
             )
         return self._groups[ranks, use]
+
+    def moved(self, rank: int, world: int) -> None:
+        """Stands at another place, in other process groups."""
+        self.rank, self.world, self.base = rank, world, 0
+        self._groups.clear()
+        self.ledger.clear()
 
     def synchronize(self) -> None:
         """Waits until the device has done what it was given."""
@@ -121,6 +132,8 @@ class Context:
 
 class Workers:
     """`count` processes; use it as a context manager.  `threads` per process (CPU operators)."""
+
+    environment: ClassVar[Mapping[str, str]] = {}  # that they have beside this process's
 
     def __init__(self, count: int, *, device: str = "cpu", threads: int = 1) -> None:
         self.count, self.device, self.threads = count, device, threads
@@ -133,16 +146,20 @@ class Workers:
         spawn = multiprocessing.get_context("spawn")
         handle, self._store = tempfile.mkstemp(prefix="planner-store-")
         os.close(handle)
-        with _environment(self.threads):
+        with _environment(self.threads, self.environment):
             for rank in range(self.count):
                 here, there = spawn.Pipe()
-                arguments = (rank, self.count, self.device, self.threads, self._store, there)
-                process = spawn.Process(target=_serve, args=arguments, daemon=True)
+                target, arguments = self._served(rank, there)
+                process = spawn.Process(target=target, args=arguments, daemon=True)
                 process.start()
                 there.close()
                 self._processes.append(process)
                 self._pipes.append(here)
         return self
+
+    def _served(self, rank: int, pipe: Connection) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        """What the process of a rank carries out."""
+        return _serve, (rank, self.count, self.device, self.threads, self._store, pipe)
 
     def __exit__(self, *_: object) -> None:
         for pipe in self._pipes:
@@ -195,17 +212,20 @@ class Workers:
         killed = sorted((-code != signal.SIGKILL, r, -code) for r, code in gone if code < 0)
         if killed:
             _, rank, number = killed[0]
-            why = " (from outside, or by the system where memory ran out)" if number == signal.SIGKILL else ""
-            what = (
-                f"rank {rank} of {self.count} was ended by {signal.Signals(number).name}{why}; so were the others then"
-            )
+            what = f"rank {rank} of {self.count} was ended by {signal_text(number)}; so were the others then"
         raise WorkerError(what)
 
 
+def signal_text(number: int) -> str:
+    """The name of a signal that ended a process, and where it comes from."""
+    why = " (from outside, or by the system where memory ran out)" if number == signal.SIGKILL else ""
+    return f"{signal.Signals(number).name}{why}"
+
+
 @contextmanager
-def _environment(threads: int) -> Iterator[None]:
+def _environment(threads: int, more: Mapping[str, str]) -> Iterator[None]:
     """The environment that the processes are started with."""
-    wanted = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), **_ALLOCATOR}
+    wanted = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), **_ALLOCATOR, **more}
     before = {k: os.environ.get(k) for k in wanted}
     os.environ.update(wanted)
     try:
@@ -238,36 +258,48 @@ def join_group(where: torch.device, rank: int, world: int, meeting: str) -> Cont
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if meeting == "env://" and attempt != "0":
         # torchrun's ranks may meet in the store of their first attempt, where addresses of the dead still stand.
-        found, rank, world = next(dist.rendezvous(meeting, rank, world, timeout=_TIMEOUT))
+        found, rank, world = next(dist.rendezvous(meeting, rank, world, timeout=TIMEOUT))
         store = dist.PrefixStore(f"attempt {attempt}", found)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=_TIMEOUT)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=TIMEOUT)
     else:
-        dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world, timeout=_TIMEOUT)
+        dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world, timeout=TIMEOUT)
     return Context(rank, world, where)
 
 
 def _serve(rank: int, world: int, device: str, threads: int, store: str, pipe: Connection) -> None:
     """One process: joins the group and answers calls until told to end."""
+    context = join_group(prepared(rank, device, threads), rank, world, f"file://{store}")
+    answer(context, pipe)
+
+
+def prepared(rank: int, device: str, threads: int) -> torch.device:
+    """Sets a process up for its work; its device."""
     torch.set_num_threads(threads)
     torch.set_num_interop_threads(1)
     where = device_of(device, rank)
     if where.type == "cpu":
         torch.ones(_RESERVE_BYTES // 4)
-    context = join_group(where, rank, world, f"file://{store}")
+    return where
+
+
+def answer(context: Context, pipe: Connection, busy: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    """Answers calls until told to end; each within `busy()`."""
     try:
         while (message := pipe.recv()) is not None:
             function, arguments = message
             begin = time.process_time()
-            try:
-                result = function(context, *arguments)
-                pipe.send((True, result, time.process_time() - begin))
-            except PlannerError as error:  # its message says all
-                pipe.send((False, str(error), time.process_time() - begin))
-            except (KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException:  # checkpoints of torch fail with what is no Exception
-                pipe.send((False, traceback.format_exc(), time.process_time() - begin))
+            with busy():
+                try:
+                    result = function(context, *arguments)
+                    pipe.send((True, result, time.process_time() - begin))
+                except PlannerError as error:  # its message says all
+                    pipe.send((False, str(error), time.process_time() - begin))
+                except (KeyboardInterrupt, SystemExit):
+                    raise
+                except BaseException:  # checkpoints of torch fail with what is no Exception
+                    pipe.send((False, traceback.format_exc(), time.process_time() - begin))
     except (EOFError, KeyboardInterrupt):
         pass
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -8,8 +8,8 @@ Senders of a box that several hold take turns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -80,6 +80,32 @@ class Schedule:
             np.add.at(sent, m.senders[moves], m.bytes[moves])
             np.add.at(received, m.receivers[moves], m.bytes[moves])
         return sent, received
+
+    def chosen(self, kinds: Mapping[str, tuple[Hashable, int]]) -> Schedule:
+        """Of the tensors that are named alone, those of a group all of one kind; `kinds`: (type, bytes of an element)
+        by name."""
+        groups: list[Messages] = []
+        for m in self.groups:
+            alike: dict[tuple[Hashable, int], list[str]] = {}
+            for name in m.group.names:
+                if name in kinds:
+                    alike.setdefault(kinds[name], []).append(name)
+            groups += [
+                replace(m, group=replace(m.group, names=tuple(names), itemsize=size))
+                for (_, size), names in alike.items()
+            ]
+        return Schedule(self.placement, tuple(groups))
+
+    def among(self, devices: Sequence[int]) -> Schedule:
+        """With devices counted as they stand in `devices`, which are all that hold, give or get anything."""
+        number = np.full(max(devices, default=-1) + 1, -1, np.int64)
+        number[list(devices)] = np.arange(len(devices))
+        groups = []
+        for m in self.groups:
+            before = m.group.before
+            group = replace(m.group, before=replace(before, holders=number[before.holders]))
+            groups.append(replace(m, group=group, senders=number[m.senders], receivers=number[m.receivers]))
+        return Schedule(number[self.placement], tuple(groups))
 
 
 def _joint(group: Group) -> tuple[Overlaps, Integers, Integers, Integers, Integers]:

@@ -63,6 +63,18 @@ def test_what_cannot_be_is_said(plans: Path, tmp_path: Path, capsys: pytest.Capt
     assert message in capsys.readouterr().err
 
 
+def test_a_plan_of_micro_batches_keeps_its_whole_batch(tmp_path: Path) -> None:
+    model = planner.build("gpt", layers=2, hidden=64, heads=4, vocab=512, seq=32, batch=8)
+    strategy = "megatron:pp=2,tp=1,zero=0,micro_batch=1"
+    planner.search(model, devices=4, hardware="cpu", batch=8, strategy=strategy).save(tmp_path / "old" / "plan.json")
+    old = read_plan(tmp_path / "old" / "plan.json")
+    assert old.schedule.micro_batches == 4
+    assert run("resume", "--plan", tmp_path / "old", "--lost", "3", "--out", tmp_path / "new") == 0
+    new = read_plan(tmp_path / "new" / "plan.json")
+    assert new.model.batch is not None
+    assert new.model.batch * new.schedule.micro_batches == 8
+
+
 def test_the_plan_that_was_run_is_not_written_over(plans: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (plans / "copies/plan.json").read_bytes()
     assert run("resume", "--plan", plans / "copies", "--lost", "1", "--out", plans / "copies") == 2

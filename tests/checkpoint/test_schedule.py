@@ -119,6 +119,22 @@ def test_what_only_lost_ranks_held_is_named_and_the_rest_comes_from_replicas() -
     assert boxes == (2, 4)
 
 
+def test_devices_that_are_left_count_anew_and_tensors_of_one_kind_go_together() -> None:
+    mesh, one = DeviceMesh.of(4), Layout((("x",),))
+    lays = Layouts("before", 4, {n: Spread(Layout.replicated(1), mesh, (0,), (8,)) for n in "abc"})
+    after = Layouts("after", 2, {n: Spread(one, DeviceMesh.of(2), (0,), (8,)) for n in "abc"})
+    schedule = transfer_plan(lays, after, optimizer="sgd", lost=[0, 2]).schedule
+    (left,) = {tuple(sorted(schedule.placement.tolist()))}
+    assert left == (1, 3)
+    again = schedule.chosen({"a": ("float32", 4), "c": ("float16", 2)}).among(schedule.placement.tolist())
+    assert again.placement.tolist() == [0, 1]
+    assert [(m.group.names, m.group.itemsize) for m in again.groups] == [(("a",), 4), (("c",), 2)]
+    for m in again.groups:
+        assert {*m.senders.tolist(), *m.receivers.tolist()} == {0, 1}
+        assert set(m.group.before.holders.tolist()) == {0, 1}
+    assert again.kept_bytes == 8 * 4 + 8 * 2
+
+
 def test_plans_of_different_models_are_refused() -> None:
     lays = random_layouts(random.Random(5), SHAPES)
     other = random_layouts(random.Random(5), {**SHAPES, "d": (3,)})

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from planner.cli.surviving import surviving
 from planner.cli.tuned import other_plans, telling, tuned
 from planner.errors import UsageError
 from planner.requests.values import not_negative, plan_file, positive
@@ -33,6 +34,7 @@ _TRAINING: Final = (
     "optimizer", "lr", "weight_decay", "momentum", "clip", "weights", "data", "save", "save_every", "load",
     "profile", "resume",
 )  # fmt: skip
+_ALSO: Final = ("min_devices",)  # and no number of a training itself
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -94,6 +96,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--resume", action="store_true", default=None,
         help="go on from the newest checkpoint under --save, if there is one, up to --steps steps in all",
     )  # fmt: skip
+    group.add_argument(
+        "--min-devices", type=positive, metavar="N",
+        help="go on when processes die, as long as N devices are left, with a plan for those",
+    )  # fmt: skip
     group.add_argument("--load", type=Path, metavar="FOLDER", help="go on from a checkpoint, or the newest in a folder")
 
 
@@ -136,7 +142,7 @@ def run(options: argparse.Namespace) -> int:
             f"--check --precision plan: results in {plan.schedule.precision} differ from the whole model's by rounding;"
             " leave one of the two out"
         )
-    given = [name for name in _TRAINING if getattr(options, name) is not None]
+    given = [name for name in (*_TRAINING, *_ALSO) if getattr(options, name) is not None]
     if options.check and given:
         raise UsageError(
             f"--check and --{given[0].replace('_', '-')}: the check compares one step on random weights, and trains "
@@ -242,10 +248,12 @@ def _train(options: argparse.Namespace, plans: dict[Path, PlanDocument], as_plan
         options.model, plan, asked,
         device=options.device, threads=options.threads, as_planned=as_planned, say=_say, tell=tell,
         others=others, tried=telling(list(plans), _say),
+        surviving=None if options.min_devices is None else
+        surviving(options.min_devices, plan, options.model, as_json=options.json),
     )  # fmt: skip
     if found is None:  # another rank reports
         return 0
-    plan = list(plans.values())[found.chosen]
+    plan = found.plan
     if not found.steps:
         done = {"step": found.begun, "weights": found.weights}
         print(json.dumps(done) if options.json else f"{found.weights} has made all {steps} steps; none is left")

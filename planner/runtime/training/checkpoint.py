@@ -28,7 +28,20 @@ from planner.runtime.placements import in_one_piece, in_shards_of
 from planner.runtime.training.rank import RankTraining
 from planner.runtime.workers import Context
 
-__all__ = ["chosen", "clear", "load", "place_of", "record_of", "save"]
+__all__ = [
+    "Kept",
+    "chosen",
+    "clear",
+    "fresh",
+    "is_whole",
+    "load",
+    "newest",
+    "place_of",
+    "record_of",
+    "save",
+    "stamp_of",
+    "state_of",
+]
 
 _RECORD = "training.json"
 _NAME = re.compile(r"step-(\d+)")
@@ -42,13 +55,13 @@ def place_of(folder: Path, step: int) -> Path:
 def newest(folder: Path) -> Path | None:
     """The newest whole checkpoint in a folder."""
     inside = folder.iterdir() if folder.is_dir() else ()
-    found = [(int(m[1]), f) for f in inside if (m := _NAME.fullmatch(f.name)) and _is_whole(f)]
+    found = [(int(m[1]), f) for f in inside if (m := _NAME.fullmatch(f.name)) and is_whole(f)]
     return max(found)[1] if found else None
 
 
 def chosen(folder: Path) -> Path:
     """The checkpoint that a folder is, or the newest of those in it.  InputError where it is and has none."""
-    found = folder if _is_whole(folder) else newest(folder)
+    found = folder if is_whole(folder) else newest(folder)
     if found is None:
         raise InputError(
             f"--load {folder}: expected a checkpoint (a folder with .metadata), or a folder of such called step-N, "
@@ -57,8 +70,18 @@ def chosen(folder: Path) -> Path:
     return found
 
 
-def _is_whole(folder: Path) -> bool:
+def is_whole(folder: Path) -> bool:
+    """Whether a folder is a checkpoint: this file is its last."""
     return (folder / ".metadata").is_file()
+
+
+def stamp_of(checkpoint: Path) -> tuple[int, int] | None:
+    """What tells a checkpoint from another one at its place; None where there is none."""
+    try:
+        found = (checkpoint / ".metadata").stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def record_of(checkpoint: Path) -> dict[str, Any]:
@@ -93,7 +116,7 @@ def save(training: RankTraining, folder: Path) -> None:
     place = place_of(folder, training.step_number)
     part = place.with_name(f".{place.name}.part")
     try:
-        dcp.save(_state(training, _state_of(training)), checkpoint_id=part)
+        dcp.save(_state(training, state_of(training)), checkpoint_id=part)
         if training.context.rank == 0:
             _record(training, part / _RECORD)
             _put(part, place)
@@ -140,7 +163,7 @@ def load(training: RankTraining, checkpoint: Path) -> str:
         raise InputError(f"--load {checkpoint}: .metadata cannot be read: {_reason(error)}") from None
     _check(training, there, checkpoint)
     has_state = any(key.startswith("optimizer.state.") for key in there)
-    kept = _fresh(training)
+    kept = fresh(training)
     if has_state:
         lacking = [f"{n}.{k}" for n, s in kept.items() for k in s
                    if f"optimizer.state.{training.plain[n]}.{k}" not in there]  # fmt: skip
@@ -158,7 +181,7 @@ def load(training: RankTraining, checkpoint: Path) -> str:
         raise InputError(f"--load {checkpoint}: cannot be read: {_reason(error)}") from None
     _take(training, wanted, kept if has_state else {})
     about = record_of(checkpoint)
-    training.step_number, training.position = about.get("step", 0), about.get("position", 0)
+    training.begun(about.get("step", 0), about.get("position", 0))
     anew = not has_state and training.numbers.keeps_state
     return f"{checkpoint} holds weights alone: the optimizer begins anew" if anew else ""
 
@@ -186,10 +209,11 @@ def _anywhere(training: RankTraining, here: bool) -> bool:
 
 # Tensors with their names
 
-_Kept = dict[str, dict[str, Any]]  # of the optimizer, by the graph's names of parameters
+Kept = dict[str, dict[str, Any]]  # of the optimizer, by the graph's names of parameters
 
 
-def _state_of(training: RankTraining) -> _Kept:
+def state_of(training: RankTraining) -> Kept:
+    """What the optimizer keeps of each trained parameter here; nothing before its first step."""
     optimizer = training.optimizer
     if optimizer is None:
         return {}
@@ -198,10 +222,10 @@ def _state_of(training: RankTraining) -> _Kept:
             if p in optimizer.state}  # fmt: skip
 
 
-def _fresh(training: RankTraining) -> _Kept:
+def fresh(training: RankTraining) -> Kept:
     """As the optimizer would begin, to be read into."""
     n = training.numbers
-    found: _Kept = {}
+    found: Kept = {}
     for name in training.trained if training.optimizer is not None else ():
         p = training.parameters.get(name)
         if p is None:
@@ -214,7 +238,7 @@ def _fresh(training: RankTraining) -> _Kept:
     return found
 
 
-def _state(training: RankTraining, kept: _Kept, *, groups: bool = True) -> dict[str, Any]:
+def _state(training: RankTraining, kept: Kept, *, groups: bool = True) -> dict[str, Any]:
     """What is saved, and read into: DTensors over this rank's own memory, where their shards are one piece."""
     plain = training.plain
     model = {plain[n]: in_one_piece(_named(training, n, p.data)) for n, p in training.parameters.items()}
@@ -240,7 +264,7 @@ def _named(training: RankTraining, name: str, local: Tensor) -> Any:
     return training.meshes.tensor(training.layouts[name], local, shape, stride)
 
 
-def _take(training: RankTraining, read: Mapping[str, Any], kept: _Kept) -> None:
+def _take(training: RankTraining, read: Mapping[str, Any], kept: Kept) -> None:
     """Puts what was read to where the training has it."""
 
     def put(local: Tensor, name: str, value: Any) -> None:

@@ -1,8 +1,4 @@
-"""The loop of a training, on the process that reports: it has the ranks prepare, step, save and load.
-
-What goes wrong on a rank alone, and is known before ranks wait for each other, comes back as a `_Refused`: all ranks
-then end the same way, and one reports.
-"""
+"""The loop of a training, on the process that reports: it has the ranks prepare, step, save and load."""
 
 from __future__ import annotations
 
@@ -16,21 +12,19 @@ from planner.errors import NotFiniteError, PlannerError, UsageError, Verificatio
 from planner.planning import PlanDocument
 from planner.runtime.ready import ready, workers_for
 from planner.runtime.session import Traffic
-from planner.runtime.started import Elsewhere, Ranks
+from planner.runtime.started import Elsewhere, Ranks, Started, started
+from planner.runtime.survivors import RanksLost, Survivors
 from planner.runtime.timed import Timed
-from planner.runtime.training.checkpoint import chosen, clear, load, newest, place_of, record_of, save
-from planner.runtime.training.data import batch_rows, open_data
+from planner.runtime.training import calls
+from planner.runtime.training.checkpoint import clear, place_of, stamp_of
 from planner.runtime.training.finite import foremost
 from planner.runtime.training.options import Numbers, TrainingOptions
-from planner.runtime.training.rank import NotFinite, RankTraining, StepOutcome, graph_of_plan
-from planner.runtime.training.weights import weights_of
+from planner.runtime.training.rank import NotFinite, StepOutcome
+from planner.runtime.training.recovery import Job, Recovery, Surviving
 from planner.runtime.tried import Tried, fastest
-from planner.runtime.workers import Context, Workers
+from planner.runtime.workers import Workers
 
 __all__ = ["Agreed", "Step", "Trained", "Watched", "train", "train_on"]
-
-_KEY, _OPENED = "training", "training: opened"
-_WATCHED = 3  # steps of a profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +52,7 @@ class Watched:
 @dataclass(frozen=True, slots=True)
 class Trained:
     """Of a training, on the rank that reports.  `steps`: none where it was resumed and had made all of them; `weights`:
-    where they came from; `begun`: the steps made before;
+    where they came from; `begun`: the steps made before; `plan`: the one that ran at last;
     `watched`: where a profile was asked for; `tried`: of several plans that were tried, what was found of each;
     `chosen`: the number of the one that was trained then."""
 
@@ -68,35 +62,22 @@ class Trained:
     weights: str
     numbers: Numbers
     begun: int
+    plan: PlanDocument
     watched: Watched | None = None
     chosen: int = 0
     tried: tuple[Tried, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    """What a rank has found wrong."""
-
-    error: PlannerError
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """What a rank says when it is laid out."""
-
-    weights: str
-    notes: tuple[str, ...]
-    step_samples: int
 
 
 def train(
     model: Path, plan: PlanDocument, options: TrainingOptions, *, device: str = "cpu", threads: int = 1,
     as_planned: bool = False, say: Callable[[str], None] | None = None, tell: Callable[[Step], None] | None = None,
     others: Sequence[PlanDocument] = (), tried: Callable[[int, Tried], None] | None = None,
+    surviving: Surviving | None = None,
 ) -> Trained | None:  # fmt: skip
     """Trains the model as the plan says; None on ranks that do not report.  `tell` gets each step when it is made,
     `say` what is to be known beside.  Where there are `others`, all plans are tried first and the fastest is trained;
-    `tried` gets what was found of each, with its number.
+    `tried` gets what was found of each, with its number.  `surviving`: what is to be done when processes end; without
+    it all end.
 
     Raises:
         InputError: the plan is not for this model; weights, data or a checkpoint do not fit it.
@@ -108,9 +89,14 @@ def train(
     """
     if plan.schedule.mode != "training":
         raise UsageError("the plan is for inference, and has no backward pass; search one without --inference")
+    if surviving is not None:
+        _check_surviving(surviving, started(), plan, device)
     here = ready(model, plan, device, say)
     speaks = here is None or here.reports
-    with workers_for(here, plan.devices, device, threads) as workers:
+    with (
+        workers_for(here, plan.devices, device, threads) if surviving is None
+        else Survivors(plan.devices, device=device, threads=threads)
+    ) as workers:  # fmt: skip
         chosen, rows = 0, tuple[Tried, ...]()
         if others:
             chosen, rows = fastest(
@@ -119,7 +105,7 @@ def train(
             plan = [plan, *others][chosen]
         try:
             found = train_on(workers, model, plan, options, as_planned=as_planned, say=say if speaks else None,
-                             tell=tell if speaks else None)  # fmt: skip
+                             tell=tell if speaks else None, surviving=surviving)  # fmt: skip
         except Agreed as error:
             raise (error.error if speaks else Elsewhere(error.error)) from None
     return replace(found, chosen=chosen, tried=rows) if speaks else None
@@ -128,17 +114,36 @@ def train(
 def train_on(
     workers: Workers | Ranks, model: Path, plan: PlanDocument, options: TrainingOptions, *, as_planned: bool = False,
     say: Callable[[str], None] | None = None, tell: Callable[[Step], None] | None = None,
+    surviving: Surviving | None = None,
 ) -> Trained:  # fmt: skip
-    """As `train`, on processes that are there; what was trained before on them is let go.
+    """As `train`, on processes that are there (`Survivors`, where some may end); what was trained before on them is let
+    go.
 
     Raises:
         Agreed: what went wrong, which all ranks know.
         WorkerError: a rank has ended.
     """
     try:
-        return _Loop(workers, plan, options, say or _silent)(model, as_planned, tell or _silent)
+        return _Loop(workers, plan, options, say or _silent, surviving)(model, as_planned, tell or _silent)
     except (UsageError, NotFiniteError, VerificationError) as error:
         raise Agreed(error) from None
+
+
+def _check_surviving(surviving: Surviving, here: Started | None, plan: PlanDocument, device: str) -> None:
+    """UsageError where the processes that are left could not go on."""
+    least = f"--min-devices {surviving.least}"
+    if here is not None:
+        error = UsageError(
+            f"{least}: {here.by} started the ranks, and ends all of them when one has ended; leave it out, and let "
+            "torchrun start them again (--max-restarts, with --save and --resume), or start the command by itself"
+        )
+        raise error if here.reports else Elsewhere(error)
+    if device != "cpu":
+        raise UsageError(
+            f"{least}: going on was tried with gloo on CPUs alone, not with NCCL; leave it out, or say --device cpu"
+        )
+    if surviving.least > plan.devices:
+        raise UsageError(f"{least}: the plan is for {plan.devices} devices; give at most so many")
 
 
 class Agreed(Exception):
@@ -154,22 +159,31 @@ def _silent(_: Any) -> None:
 
 
 class _Loop:
+    """`at`: the last step that the ranks have made, with its `outcome`; `told`: the last one that was told."""
+
     def __init__(
-        self, workers: Workers | Ranks, plan: PlanDocument, options: TrainingOptions, say: Callable[[str], None]
-    ) -> None:
+        self, workers: Workers | Ranks, plan: PlanDocument, options: TrainingOptions, say: Callable[[str], None],
+        surviving: Surviving | None,
+    ) -> None:  # fmt: skip
         self.workers, self.plan, self.options, self.say = workers, plan, options, say
+        self.surviving = surviving
+        self.at = self.told = 0
+        self.outcome: StepOutcome | None = None
+        self.checkpoint: tuple[Path, int] | None = None  # the newest one of this training, and its step
+        self.since_plan = 0  # steps made under this plan
+        self._unsaved: tuple[int, int] | None = None  # what was at the place of the last checkpoint before it
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """What each rank returned.  The first refusal is raised: of a function in which a rank refuses before it waits
         for others, or all do."""
-        found = self.workers.call(_guarded, function, *arguments)
+        found = self.workers.call(calls.guarded, function, *arguments)
         self._heed(found)
         return found
 
     @staticmethod
     def _heed(found: list[Any]) -> None:
         for one in found:
-            if isinstance(one, _Refused):
+            if isinstance(one, calls.Refused):
                 raise Agreed(one.error)
 
     def __call__(self, model: Path, as_planned: bool, tell: Callable[[Step], None]) -> Trained:
@@ -177,9 +191,9 @@ class _Loop:
         before: dict[str, Any] = {}
         checkpoint = None
         if o.load is not None:
-            checkpoint, before = self.call(_found, o.load)[0]
+            checkpoint, before = self.call(calls.find, o.load)[0]
         elif o.resume:
-            checkpoint, before = self.call(_resumed, o.save)[0]
+            checkpoint, before = self.call(calls.find_newest, o.save)[0]
             o = replace(o, load=checkpoint, weights=o.weights if checkpoint is None else None)
         numbers = o.numbers(self.plan.schedule.optimizer, before)
         seed = int(before.get("seed", 0)) if o.seed is None else o.seed
@@ -188,45 +202,84 @@ class _Loop:
                 f"{checkpoint} was trained on {before['data']}; without --data the batch is drawn from seed {seed}"
             )
         text = self.plan.model_dump_json(by_alias=True)
-        prepared: _Prepared = self.call(_open, model, text, o, seed)[0]
-        self.workers.call(_lay_out, text, numbers, seed, as_planned)
+        prepared: calls.Prepared = self.call(calls.look, model, text, o, seed)[0]
+        self.workers.call(calls.lay_out, text, numbers, seed, as_planned)
         source = prepared.weights
         for note in prepared.notes:
             self.say(note)
+        begun = int(before.get("step", 0))
         if checkpoint is not None:
-            source = f"{checkpoint}"
-            if note := self.call(_load, checkpoint)[0]:
+            source, self.checkpoint = f"{checkpoint}", (checkpoint, begun)
+            if note := self.call(calls.load_from, checkpoint)[0]:
                 self.say(note)
         if o.save is not None:
             self.call(clear, o.save)  # to know it before steps are made
         if o.profile is not None:
-            self.call(_folder, o.profile)
-        begun = int(before.get("step", 0))
+            self.call(calls.folder_of_profile, o.profile)
         end = o.steps if o.resume else begun + o.steps
         if begun >= end:
-            return Trained((), Traffic({}, {}, {}), frozenset(), source, numbers, begun)
-        made: list[Step] = []
-        for number in range(begun + 1, end + 1):
-            made.append(self._step(number, prepared.step_samples, last=number == end))
-            tell(made[-1])
-        found = self.workers.call(_traffic)
+            return Trained((), Traffic({}, {}, {}), frozenset(), source, numbers, begun, self.plan)
+        self.at = self.told = begun
+        recovery = None
+        if self.surviving is not None and isinstance(self.workers, Survivors):
+            job = Job(model, o, numbers, seed, as_planned, prepared.step_samples)
+            recovery = Recovery(self.workers, self.surviving, job, self.plan)
+        made: dict[int, Step] = {}
+        while True:
+            try:
+                while self.told < end:
+                    if self.at == self.told:
+                        self.outcome = self._step(self.at + 1)
+                        self.at += 1
+                        self.since_plan += 1
+                    assert self.outcome is not None
+                    saved = self._saved(last=self.at == end)
+                    rate = prepared.step_samples / self.outcome.seconds if self.outcome.seconds else 0.0
+                    made[self.at] = Step(
+                        self.at, self.outcome.loss, self.outcome.gradient_norm, self.outcome.seconds, rate, saved
+                    )
+                    self.told = self.at
+                    tell(made[self.at])
+                traffic, fallbacks = self._traffic()
+                watched = self._watched(list(made.values()))
+                break
+            except RanksLost:
+                if recovery is None:
+                    raise
+                self._recover(recovery)
+                made = {number: one for number, one in made.items() if number <= self.told}
+        return Trained(tuple(made.values()), traffic, fallbacks, source, numbers, begun, self.plan, watched)
+
+    def _recover(self, recovery: Recovery) -> None:
+        """Goes on with the ranks that are left."""
+        self._take_note_of_saved()
+        before = self.at, self.outcome
+        self.at, outcome = recovery(lambda: self.checkpoint)
+        self.plan, self.since_plan = recovery.plan, 0
+        self.outcome = before[1] if before[0] == self.at else outcome
+        if self.outcome is None or self.at < self.told:
+            self.told = self.at
+
+    def _traffic(self) -> tuple[Traffic, frozenset[str]]:
+        """Of the last step."""
+        if not self.since_plan:  # no step was made since devices were lost
+            return Traffic({}, {}, {}), frozenset()
+        found = self.workers.call(calls.traffic)
         traffic = Traffic.of_all([t for t, _ in found], self.plan.mesh.devices)
         if traffic.executed != traffic.planned:
             raise VerificationError(f"executed {dict(traffic.executed)} but planned {dict(traffic.planned)}")
-        fallbacks = frozenset[str]().union(*(f for _, f in found))
-        return Trained(tuple(made), traffic, fallbacks, source, numbers, begun, self._watched(made))
+        return traffic, frozenset[str]().union(*(f for _, f in found))
 
     def _watched(self, made: list[Step]) -> Watched | None:
         """Of steps behind those that were made, of which the first, that warms up, does not count if there are more."""
         if self.options.profile is None:
             return None
-        found = self.call(_watched)
+        found = self.call(calls.watched)
         usual = median(s.seconds for s in made[1:] or made)
         return Watched(tuple(listed for listed, _ in found), usual, max(held for _, held in found))
 
-    def _step(self, number: int, samples: int, *, last: bool) -> Step:
-        o = self.options
-        found = self.workers.call(_step)
+    def _step(self, number: int) -> StepOutcome:
+        found = self.workers.call(calls.step)
         self._heed(found)
         bad = {rank: f for rank, f in enumerate(found) if isinstance(f, NotFinite)}
         if bad:
@@ -238,93 +291,24 @@ class _Loop:
                 "the weights are those of the step before; look at the data and at --lr"
             )
         outcomes: list[StepOutcome] = found
-        seconds = max(f.seconds for f in outcomes)
-        saved = None
-        if o.save is not None and (last or (o.save_every is not None and number % o.save_every == 0)):
+        return replace(outcomes[0], seconds=max(f.seconds for f in outcomes))
+
+    def _saved(self, *, last: bool) -> Path | None:
+        """Where the checkpoint of the last step lies, if there is to be one."""
+        o = self.options
+        if o.save is None or not (last or (o.save_every is not None and self.at % o.save_every == 0)):
+            return None
+        place = place_of(o.save, self.at)
+        if self.checkpoint is None or self.checkpoint != (place, self.at):
+            self._unsaved = stamp_of(place)
             self.call(clear, o.save)
-            self.call(_save, o.save)
-            saved = place_of(o.save, number)
-        return Step(number, outcomes[0].loss, outcomes[0].gradient_norm, seconds, samples / seconds, saved)
+            self.call(calls.save_to, o.save)
+            self.checkpoint = place, self.at
+        return place
 
-
-# On the ranks
-
-
-def _guarded(context: Context, function: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return function(context, *arguments)
-    except PlannerError as error:
-        return _Refused(error)
-
-
-def _found(_: Context, folder: Path) -> tuple[Path, dict[str, Any]]:
-    checkpoint = chosen(folder)
-    return checkpoint, record_of(checkpoint)
-
-
-def _resumed(_: Context, folder: Path) -> tuple[Path | None, dict[str, Any]]:
-    checkpoint = newest(folder)
-    return checkpoint, {} if checkpoint is None else record_of(checkpoint)
-
-
-def _open(context: Context, model: Path, text: str, options: TrainingOptions, seed: int) -> _Prepared:
-    """Looks at everything that is read, without a word to other ranks."""
-    plan = PlanDocument.model_validate_json(text)
-    graph = graph_of_plan(model, plan)
-    if graph.loss is None:
-        raise UsageError(
-            f"{model}: no output of it is a loss, so that there is nothing to train by; export the model with its "
-            "loss, or name the output in its metadata (planner.loss); --check runs it on random gradients"
-        )
-    # A checkpoint has all parameters: whatever they begin with is overwritten.
-    drawn = options.seed if options.weights is not None or options.load is None else seed
-    weights = weights_of(graph, model, options.weights, drawn)
-    data = None if options.data is None else open_data(graph, options.data, plan.schedule.micro_batches)
-    context.state[_KEY] = None  # lets a training go that was there before
-    context.state[_OPENED] = graph, weights, data
-    notes = []
-    if weights.unread:
-        notes.append(f"--weights {options.weights}: not read, for the model has none of that name: "
-                     f"{', '.join(weights.unread)}")  # fmt: skip
-    return _Prepared(weights.said, tuple(notes), batch_rows(graph) * plan.schedule.micro_batches)
-
-
-def _lay_out(context: Context, text: str, numbers: Numbers, seed: int, as_planned: bool) -> None:
-    graph, weights, data = context.state.pop(_OPENED)
-    plan = PlanDocument.model_validate_json(text)
-    context.state[_KEY] = RankTraining(context, graph, plan, weights, data, numbers, seed, as_planned)
-
-
-def _training(context: Context) -> RankTraining:
-    found: RankTraining = context.state[_KEY]
-    return found
-
-
-def _step(context: Context) -> Any:
-    found = _training(context).step()
-    return _Refused(found) if isinstance(found, PlannerError) else found
-
-
-def _folder(_: Context, folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--profile {folder}: cannot be made ({error.strerror}); name another folder") from None
-
-
-def _watched(context: Context) -> Any:
-    found = _training(context).watched(_WATCHED)
-    return _Refused(found) if isinstance(found, PlannerError) else found
-
-
-def _save(context: Context, folder: Path) -> None:
-    save(_training(context), folder)
-
-
-def _load(context: Context, checkpoint: Path) -> str:
-    return load(_training(context), checkpoint)
-
-
-def _traffic(context: Context) -> tuple[Traffic, set[str]]:
-    training = _training(context)
-    return training.traffic(), training.stage.fallbacks
+    def _take_note_of_saved(self) -> None:
+        """Of a checkpoint that was put to its place, by a rank that could not say so any more."""
+        if self.options.save is not None and self.at > self.told:
+            place = place_of(self.options.save, self.at)
+            if (stamp := stamp_of(place)) is not None and stamp != self._unsaved:
+                self.checkpoint = place, self.at

@@ -33,7 +33,14 @@ class Numbers:
     @property
     def keeps_state(self) -> bool:
         """Whether the optimizer keeps anything beside the weights."""
-        return self.optimizer == "adamw" or self.momentum != 0.0
+        return bool(self.slots)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """What it keeps of each element of a parameter, as torch calls it."""
+        if self.optimizer == "adamw":
+            return "exp_avg", "exp_avg_sq"
+        return ("momentum_buffer",) if self.momentum else ()
 
 
 @dataclass(frozen=True, slots=True)

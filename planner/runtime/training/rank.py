@@ -71,11 +71,15 @@ class RankTraining:
     `parameters`: this rank's parts by the graph's name; `plain`: the names that files have for them, and
     `aliases` further ones with the graph's; `trained`: those
     with a gradient, on whatever stage; `position`: samples that were read so far; `step_number`: steps that were made.
+    `placed`: parts of the weights that lie here already.
+
+    `pending`: of a step whose gradients are complete on this rank and which it has not made yet; `made`: the last step
+    that it has made.  What ranks communicate in a step lies before that (see `planner.runtime.training.recovery`).
     """
 
     def __init__(
         self, context: Context, graph: Graph, plan: PlanDocument, weights: Weights, data: Data | None,
-        numbers: Numbers, seed: int, as_planned: bool,
+        numbers: Numbers, seed: int, as_planned: bool, *, placed: Mapping[str, Tensor] | None = None,
     ) -> None:  # fmt: skip
         self.context, self.graph, self.numbers, self.seed = context, graph, numbers, seed
         self.micro_batches = plan.schedule.micro_batches
@@ -88,9 +92,13 @@ class RankTraining:
         self.holders = {n: self._holders(n) for n in self.layouts}
         self.plain, self.aliases = plain_names(graph), weights.aliases
         self.trained = [n for n in self.layouts if n in staged.program.final_gradients]
-        self.parameters = self._placed(weights)
+        self.parameters = self._placed(weights) if placed is None else {
+            n: nn.Parameter(x, requires_grad=False) for n, x in placed.items()
+        }  # fmt: skip
         self.optimizer = self._optimizer([self.parameters[n] for n in self.trained if n in self.parameters])
         self.step_number = self.position = 0
+        self.pending: Taken | None = None
+        self.made: StepOutcome | None = None
         self._fed: dict[tuple[str, Layout, int], Tensor] = {}  # without data every step reads the same batch
 
     @cached_property
@@ -133,21 +141,35 @@ class RankTraining:
         """One step.  InputError where the data of this rank is none; None where another rank's is none, which all know
         before anything is computed."""
         begin = time.perf_counter()
+        self.pending = None
         fed, error = self._fetched()
         if self._any_wrong(error):
             return error
 
         feed = self._feed(fed)
         self.context.ledger.clear()
-        taken = self.stage.step(feed)
-        loss, norm = self._measured(taken)
+        self.pending = self.stage.step(feed)
+        loss, norm = self._measured(self.pending)
         if not (loss - loss == 0.0 and norm - norm == 0.0):  # of an infinity and of what is no number it is no number
+            self.pending = None
             return NotFinite(loss, norm, first_not_finite(self.stage, feed))
-        self._update(taken, norm)
+        self.complete(StepOutcome(loss, norm, 0.0))
+        self.context.synchronize()
+        self.made = StepOutcome(loss, norm, time.perf_counter() - begin)
+        return self.made
+
+    def complete(self, outcome: StepOutcome) -> None:
+        """Makes the pending step, of which a rank has found the loss and the norm; nothing is communicated."""
+        taken, self.pending = self.pending, None
+        assert taken is not None
+        self._update(taken, outcome.gradient_norm)
         self.step_number += 1
         self.position += self.step_samples
-        self.context.synchronize()
-        return StepOutcome(loss, norm, time.perf_counter() - begin)
+        self.made = outcome
+
+    def begun(self, step: int, position: int) -> None:
+        """Goes on behind a step and a sample."""
+        self.step_number, self.position = step, position
 
     def watched(self, steps: int) -> tuple[list[list[Timed]], int] | InputError | None:
         """What the rank does when in each of some steps that change nothing, and the bytes that live at the fullest
