@@ -43,7 +43,8 @@ _ALLOCATOR = {
 }
 TIMEOUT = timedelta(minutes=10)
 _GRACE_S = 1.0  # in which a process that was ended is seen to have ended
-_RESERVE_BYTES = 1 << 30  # touched and freed at the start, so that the first steps do not pay for it
+_RESERVE_BYTES = 1 << 30  # touched and freed at the start, so that the first steps do not pay for it;
+_RESERVE_SHARE = 16  # of what is free, at most, since other processes do the same
 
 
 class WorkerError(PlannerError):
@@ -278,7 +279,8 @@ def prepared(rank: int, device: str, threads: int) -> torch.device:
     torch.set_num_interop_threads(1)
     where = device_of(device, rank)
     if where.type == "cpu":
-        torch.ones(_RESERVE_BYTES // 4)
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        torch.ones(min(_RESERVE_BYTES, free // _RESERVE_SHARE) // 4)
     return where
 
 
