@@ -75,7 +75,7 @@ def exchange(
             for rank in ranks:
                 shape = messages.group.after.local_shape(rank)
                 if len(messages.group.after.of(rank)):
-                    found[name] = torch.empty(shape, dtype=types, device=place)
+                    found[name] = torch.empty(shape, dtype=types[name], device=place)
         for one in _rounds(messages, budget):
             s, r = _carried(one, messages, ranks, tensors, found, me, types, place, group)
             sent, received = sent + s, received + r
@@ -85,14 +85,15 @@ def exchange(
     return Exchanged(found, sent, received)
 
 
-def _types(messages: Messages, tensors: Mapping[str, Tensor], group: dist.ProcessGroup | None) -> torch.dtype:
-    """The type of the group's tensors, which a process that holds none of them is told by others."""
-    mine = next((str(tensors[n].dtype) for n in messages.group.names if n in tensors), None)
+def _types(
+    messages: Messages, tensors: Mapping[str, Tensor], group: dist.ProcessGroup | None
+) -> dict[str, torch.dtype]:
+    """The types of a group's tensors, which a process that holds none of them is told by others."""
+    mine = {n: str(tensors[n].dtype) for n in messages.group.names if n in tensors}
     every: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(every, mine, group=group)
-    name = next(t for t in every if t is not None)
-    found: torch.dtype = getattr(torch, name.removeprefix("torch."))
-    return found
+    names = {n: t for held in every for n, t in held.items()}
+    return {n: getattr(torch, t.removeprefix("torch.")) for n, t in names.items()}
 
 
 def _rounds(messages: Messages, budget: int) -> Iterator[list[_Piece]]:
@@ -127,7 +128,8 @@ def _pieces(messages: Messages, budget: int) -> Iterator[_Piece]:
 
 def _carried(
     pieces: list[_Piece], messages: Messages, ranks: list[int], tensors: Mapping[str, Tensor],
-    found: Mapping[str, Tensor], me: int, dtype: torch.dtype, place: torch.device, group: dist.ProcessGroup | None,
+    found: Mapping[str, Tensor], me: int, types: Mapping[str, torch.dtype], place: torch.device,
+    group: dist.ProcessGroup | None,
 ) -> tuple[int, int]:  # fmt: skip
     """(bytes sent, received) of one round."""
     operations: list[dist.P2POp] = []
@@ -144,7 +146,7 @@ def _carried(
             operations.append(dist.P2POp(dist.isend, source.contiguous(), _rank(p.receiver, group), group))
             sent += p.nbytes
         elif target is not None:
-            buffer = torch.empty(target.shape, dtype=dtype, device=place)
+            buffer = torch.empty(target.shape, dtype=types[p.name], device=place)
             operations.append(dist.P2POp(dist.irecv, buffer, _rank(p.sender, group), group))
             arriving.append((target, buffer))
             received += p.nbytes

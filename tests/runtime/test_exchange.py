@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.checkpoint.layouts import Layouts
+from planner.checkpoint.layouts import Layouts, Spread
 from planner.checkpoint.moving import transfer_plan
+from planner.ir import DeviceMesh, Layout
 from tests.checkpoint.layouts import Whole, of_rank, random_layouts, random_tensors
 
 torch = pytest.importorskip("torch")
@@ -66,7 +67,25 @@ def _rank(rank: int, store: str, count: int) -> None:
             assert (name in done.tensors) == (expected is not None)
             if expected is not None:
                 np.testing.assert_array_equal(done.tensors[name].numpy(), expected)
+    _of_two_types(rank)
     dist.destroy_process_group()
+
+
+def _of_two_types(rank: int) -> None:
+    """Tensors that lie alike travel in one group, whatever their types."""
+    from planner.runtime.exchange import exchange
+
+    mesh = DeviceMesh.of(WORLD)
+    rows, columns = (Spread(Layout(dims), mesh, (0,), (16, 8)) for dims in ((("x",), ()), ((), ("x",))))
+    before, after = (Layouts("a plan", WORLD, dict.fromkeys(("half", "whole"), s)) for s in (rows, columns))
+    value = torch.arange(128.0).reshape(16, 8)
+    whole = {"half": value.bfloat16(), "whole": value}
+    mine = {n: v[2 * rank : 2 * rank + 2].clone() for n, v in whole.items()}
+    schedule = transfer_plan(before, after, optimizer="sgd").schedule
+    done, held = exchange(schedule, mine), schedule.placement.tolist().index(rank)
+    for name, v in whole.items():
+        assert done.tensors[name].dtype == v.dtype
+        assert torch.equal(done.tensors[name], v[:, held : held + 1])
 
 
 def test_processes_exchange_what_the_schedule_says(tmp_path: Path) -> None:
