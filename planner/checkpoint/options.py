@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from planner.checkpoint.renaming import Rule
+from planner.checkpoint.rules import Rule
 from planner.stored.formats.registry import FORMATS
 
-__all__ = ["FORMAT_NAMES", "Options", "Transformed"]
+__all__ = ["FORMAT_NAMES", "UNIVERSAL", "Options", "Transformed"]
 
-FORMAT_NAMES: Final = (*FORMATS, "huggingface", "dcp", "megatron", "deepspeed", "deepspeed-zero3")
+UNIVERSAL: Final = ("deepspeed", "deepspeed-zero3")  # the latter for versions up to 0.19.0
+FORMAT_NAMES: Final = (*FORMATS, "huggingface", "dcp", "megatron", *UNIVERSAL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,13 @@ from typing import Any, Final
 import numpy as np
 
 from planner.checkpoint.layouts import Layouts, Spread
-from planner.checkpoint.megatron import is_megatron, with_common
 from planner.checkpoint.naming import SHAPED, Tensor, parameters_among, parse, spelled, style_of
 from planner.checkpoint.wording import listed
 from planner.errors import InputError, UsageError
 from planner.stored.arrays import Files, StoredArray
 from planner.stored.copying import BLOCK
-from planner.stored.formats.dcp import METADATA, read_dcp
 from planner.stored.formats.deepspeed.folder import is_deepspeed
-from planner.stored.formats.deepspeed.reading import read_deepspeed
+from planner.stored.formats.layout import DCP_METADATA
 from planner.stored.formats.registry import FORMATS, format_of, read_file
 from planner.stored.moves import Held
 from planner.transfer.blocks import blocks
@@ -87,7 +85,7 @@ def open_checkpoint(place: Path, layouts: Layouts | None, skip: Sequence[str] = 
         raise InputError(f"{place}: there is no such file or folder; give a checkpoint")
     if place.is_file():
         return _of_whole(place, "file", {place: None}, layouts)
-    if (place / METADATA).is_file():
+    if (place / DCP_METADATA).is_file():
         return _of_dcp(place, layouts)
     if is_deepspeed(place):
         return _of_deepspeed(place, layouts)
@@ -98,7 +96,7 @@ def open_checkpoint(place: Path, layouts: Layouts | None, skip: Sequence[str] = 
     files = [f for f in inside if f.suffix in _SUFFIXES]
     safetensors = [f for f in files if f.suffix == ".safetensors"]
     if not files:
-        steps = [f.name for f in inside if f.is_dir() and ((f / METADATA).is_file() or f.name.startswith("rank"))]
+        steps = [f.name for f in inside if f.is_dir() and ((f / DCP_METADATA).is_file() or f.name.startswith("rank"))]
         raise InputError(
             f"{place}: expected a checkpoint (rank_N/, *.safetensors, or .metadata of PyTorch), found "
             f"{listed([f.name for f in inside]) or 'an empty folder'}"
@@ -186,6 +184,10 @@ def _of_whole(place: Path, kind: str, files: Mapping[Path, set[str] | None], lay
 
 
 def _of_dcp(place: Path, layouts: Layouts | None) -> Checkpoint:
+    # Formats that few checkpoints have are imported when one is met: copying a gigabyte takes half a second.
+    from planner.checkpoint.megatron import is_megatron, with_common
+    from planner.stored.formats.dcp import read_dcp
+
     found = read_dcp(place)
     kind = "dcp"
     if is_megatron(place):
@@ -201,6 +203,8 @@ def _of_dcp(place: Path, layouts: Layouts | None) -> Checkpoint:
 
 
 def _of_deepspeed(place: Path, layouts: Layouts | None) -> Checkpoint:
+    from planner.stored.formats.deepspeed.reading import read_deepspeed
+
     found = read_deepspeed(place)
     tensors: dict[str, Held] = {}
     said: dict[str, Tensor] = {}

@@ -10,17 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from planner.checkpoint import megatron
 from planner.checkpoint.carried import Carried
 from planner.checkpoint.layouts import Layouts, Spread
 from planner.checkpoint.naming import SHAPED, Tensor, parse
-from planner.checkpoint.options import FORMAT_NAMES, Options
+from planner.checkpoint.options import FORMAT_NAMES, UNIVERSAL, Options
 from planner.checkpoint.source import Checkpoint, local_shapes
-from planner.checkpoint.steps import count_of
-from planner.checkpoint.universal import UNIVERSAL, universal_files
 from planner.checkpoint.wording import listed
 from planner.errors import InputError, UsageError
-from planner.stored.formats.dcp import METADATA, DistCp, metadata, values_file
 from planner.stored.formats.layout import Entry, FileFormat
 from planner.stored.formats.registry import FORMATS, format_of
 from planner.stored.formats.torch_file import TorchFile
@@ -159,6 +155,8 @@ def _whole_files(
                 f"--dtype and --format {kind}: its weights are in fp32, of which a training makes its own type; "
                 "leave --dtype out"
             )
+        from planner.checkpoint.universal import universal_files
+
         made = universal_files(source, names, kind)
         return Target(made.files, made.small, made.pieces, made.carried)
     entries = {
@@ -168,12 +166,17 @@ def _whole_files(
     files: list[FileToWrite]
     small: dict[str, bytes] = {}
     if kind == "dcp":
+        from planner.stored.formats.dcp import METADATA, DistCp, metadata, values_file
+
         path = "__0_0.distcp"
         files = [FileToWrite(path, DistCp(), tuple(entries.values()), {})]
         held, places = values_file(along.values)
         small |= {"__0_1.distcp": held} if along.values else {}
         small[METADATA] = metadata({path: tuple(entries.values())}, paths=along.paths, values=("__0_1.distcp", places))
     elif kind == "megatron":
+        from planner.checkpoint import megatron
+        from planner.checkpoint.steps import count_of
+
         counted = source.tensors.get(megatron.COUNT)
         count = None if counted is None else count_of(counted)
         entries.pop(megatron.COUNT, None)

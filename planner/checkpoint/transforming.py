@@ -11,15 +11,13 @@ import numpy as np
 
 from planner.checkpoint.carried import Carried, carried, with_names
 from planner.checkpoint.layouts import Layouts
-from planner.checkpoint.megatron import check_reshardable
-from planner.checkpoint.options import Options, Transformed
+from planner.checkpoint.options import UNIVERSAL, Options, Transformed
 from planner.checkpoint.reading import check_whole, pieces_read, ranks_read
 from planner.checkpoint.renaming import renamed
 from planner.checkpoint.sides import Chosen, check_source, chosen
 from planner.checkpoint.source import Checkpoint
 from planner.checkpoint.steps import with_steps
 from planner.checkpoint.target import kind_of, target_of
-from planner.checkpoint.universal import UNIVERSAL
 from planner.errors import InputError, UsageError
 from planner.stored.copying import block_bytes, copy
 from planner.stored.moves import Held, Move
@@ -143,6 +141,8 @@ def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Op
         raise ValueError("ranks are planned one by one")
     check_source(source, options)
     if source.kind == "megatron":
+        from planner.checkpoint.megatron import check_reshardable
+
         check_reshardable(source.place, source.tensors, source.said, options.skip)
     if options.rules:
         made = renamed(source.tensors, source.said, options.rules, source.place)

@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from planner.checkpoint.naming import Tensor, numbered
+from planner.checkpoint.options import UNIVERSAL
 from planner.checkpoint.source import Checkpoint
 from planner.checkpoint.steps import count_of
 from planner.errors import InputError
@@ -36,9 +37,8 @@ from planner.stored.moves import Held
 from planner.stored.writing import FileToWrite
 from planner.transfer.pieces import Pieces, whole
 
-__all__ = ["UNIVERSAL", "UniversalFiles", "universal_files"]
+__all__ = ["UniversalFiles", "universal_files"]
 
-UNIVERSAL: Final = ("deepspeed", "deepspeed-zero3")  # the latter for versions up to 0.19.0
 
 _GROUPS: Final = 256  # of parameters: more than any training has
 _LONGEST: Final = 255  # bytes of the name of a folder

@@ -23,7 +23,7 @@ from planner.stored.arrays import Range, StoredArray
 from planner.stored.elements import TORCH, name_in
 from planner.stored.formats.archive import Zipped
 from planner.stored.formats.crc import patches
-from planner.stored.formats.layout import Arranged, Content, Entry, slice_name
+from planner.stored.formats.layout import DCP_METADATA, Arranged, Content, Entry, slice_name
 from planner.stored.formats.nested import Index, place_of
 from planner.stored.formats.pickled import Call, Made, Name, read_pickle, write_pickle
 from planner.stored.formats.torch_file import TorchFile, read_saved, saved
@@ -32,7 +32,7 @@ from planner.transfer.pieces import Boxes, Pieces
 
 __all__ = ["METADATA", "DistCp", "Folder", "Objects", "metadata", "read_dcp", "values_file"]
 
-METADATA: Final = ".metadata"
+METADATA: Final = DCP_METADATA
 _MODULE: Final = "torch.distributed.checkpoint.metadata"
 _LONGEST: Final = 1 << 29
 _SHARDED: Final = "/shard_"  # in names of Megatron's objects, which are not looked into

@@ -12,9 +12,10 @@ import numpy as np
 
 from planner.stored.arrays import StoredArray
 
-__all__ = ["MOST_DIMENSIONS", "Arranged", "Content", "Entry", "FileFormat", "slice_name"]
+__all__ = ["DCP_METADATA", "MOST_DIMENSIONS", "Arranged", "Content", "Entry", "FileFormat", "slice_name"]
 
 
+DCP_METADATA: Final = ".metadata"  # by which a folder is one of torch.distributed.checkpoint
 MOST_DIMENSIONS: Final = 32  # of an array: as numpy had them
 
 
