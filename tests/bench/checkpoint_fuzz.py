@@ -3,8 +3,8 @@
     python -m tests.bench.checkpoint_fuzz [--count N] [--seed S] [--folders]
 
 A file of every format (`--folders`: a folder of DeepSpeed under each level of ZeRO, a universal one, one of Megatron,
-one of torch.distributed.checkpoint) is changed in one to eight places: bytes set, taken out and put in, lengths and offsets
-replaced by numbers that matter, tails cut off.  What is read may lie nowhere beyond its file.  A case that ends
+one of torch.distributed.checkpoint) is changed in one to eight places: bytes set, taken out and put in, lengths and
+offsets replaced by numbers that matter, tails cut off.  What is read may lie nowhere beyond its file.  A case that ends
 otherwise is written to the working directory, and ends the run.
 """
 
