@@ -51,6 +51,7 @@ _CHUNK: Final = 64 << 20  # bytes of a chunk at most, since each rank reads chun
 _SMALL: Final = 1 << 20  # bytes of a tensor whose layers need no chunks of their own
 _LONGEST: Final = 1 << 16  # bytes of metadata.json
 _STEPS: Final = ("common_step", "step")
+_MOST_STEPS: Final = 1 << 62
 
 
 # Reading
@@ -83,7 +84,7 @@ def with_common(folder: Path, found: Folder) -> Folder:
     content = read_file(common)
     beside: dict[str, Any] = {f"common.{n}": v for n, v in content.values.items()}
     beside |= {f"common.{n}": None for n in content.arrays}
-    count = _count(content.values, content.arrays)
+    count = _count(common, content.values, content.arrays)
     if count is not None and any(n.startswith(_STATE) for n in tensors):
         value = np.array(count, np.int64)
         array = StoredArray(Path("."), 0, value.dtype, (), data=value.tobytes())
@@ -100,13 +101,17 @@ def _is_alias(name: str, held: Held, tensors: Mapping[str, Held]) -> bool:
     return any(tensors[o].arrays == held.arrays for o in others if o in tensors)
 
 
-def _count(values: Mapping[str, Any], arrays: Mapping[str, StoredArray]) -> int | None:
-    """The optimizer's count, where all places that have it agree."""
-    counts = {int(v) for n, v in values.items() if _is_step(n) and isinstance(v, (int, float))}
+def _count(file: Path, values: Mapping[str, Any], arrays: Mapping[str, StoredArray]) -> int | None:
+    """The optimizer's count, where all places that have it agree.  InputError where one has no number."""
+    found: list[Any] = [v for n, v in values.items() if _is_step(n) and isinstance(v, (int, float))]
     with Files() as files:
         for name, a in arrays.items():
             if _is_step(name) and a.shape in ((), (1,)):
-                counts.add(int(files.read(a, [(0, n) for n in a.shape]).reshape(-1)[0]))
+                found.append(files.read(a, [(0, n) for n in a.shape]).reshape(-1)[0].item())
+    wrong = next((v for v in found if not isinstance(v, (int, float)) or not 0 <= v < _MOST_STEPS), None)
+    if wrong is not None:
+        raise InputError(f"{file}: expected a count of an optimizer's steps, found {wrong!s:.40}; save it anew")
+    counts = set(map(int, found))
     return counts.pop() if len(counts) == 1 else None
 
 

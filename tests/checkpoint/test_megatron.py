@@ -21,6 +21,7 @@ from planner.checkpoint.source import open_checkpoint
 from planner.cli.main import main
 from planner.errors import InputError, OptionError, UsageError
 from planner.stored.formats.pickled import Call, read_pickle
+from planner.stored.formats.torch_file import saved
 from tests.checkpoint.layouts import Whole, write_file
 from tests.checkpoint.test_transforming import arrays_of
 
@@ -319,3 +320,20 @@ def test_every_chunk_is_a_sound_file_of_its_own(tmp_path: Path, monkeypatch: pyt
         data[at] ^= 1
         file.write_bytes(data)
     assert checkpoint.verify(tmp_path / "m") == []
+
+
+@pytest.mark.parametrize("count", [1 << 80, -1, float("nan"), float("inf")])
+def test_a_count_that_is_no_number_is_refused(count: float, tmp_path: Path) -> None:
+    hugging_face(tmp_path / "hf", "hf-llama")
+    checkpoint.transform(tmp_path / "hf", tmp_path / "m", map="hf-llama:megatron")
+    write_common(tmp_path / "m/common.pt", {"optimizer": {"state": {"common_step": count}}})
+    with pytest.raises(InputError, match="expected a count of an optimizer's steps"):
+        open_checkpoint(tmp_path / "m", None)
+
+
+def write_common(file: Path, value: dict[str, Any]) -> None:
+    made = saved([], value)
+    out = bytearray(made.size)
+    for offset, part in made.fixed:
+        out[offset : offset + len(part)] = part
+    file.write_bytes(out)
