@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from planner.stored.arrays import Files, StoredArray
 from planner.stored.formats.deepspeed.saving import SavedFile
 from planner.stored.formats.layout import Entry
 from planner.stored.formats.pickled import Call, Made, Name
-from tests.checkpoint.layouts import Whole
+from tests.checkpoint.layouts import Whole, write_arranged
 
 SLOTS = ("exp_avg", "exp_avg_sq")
 Groups = list[list[str]]
@@ -36,16 +35,7 @@ def save(path: Path, value: Any) -> None:
 
     form = placed(value)
     file = SavedFile(lambda _: form)
-    arranged = file.arrange(entries, {})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as opened:
-        opened.truncate(arranged.size)
-        for offset, data in arranged.fixed:
-            opened.seek(offset)
-            opened.write(data)
-    with Files(write=True) as files:
-        for e, a in zip(entries, arrays, strict=True):
-            files.write(StoredArray(path, arranged.offsets[e.name], e.dtype, e.shape), [(0, n) for n in e.shape], a)
+    write_arranged(path, file.arrange(entries, {}), entries, arrays)
 
 
 def size(shape: tuple[int, ...]) -> Call:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from planner.checkpoint.naming import parse
 from planner.checkpoint.source import local_shapes
 from planner.ir import DeviceMesh, Layout
 from planner.stored.arrays import Files, StoredArray
-from planner.stored.formats.layout import Entry
+from planner.stored.formats.layout import Arranged, Entry
 from planner.stored.formats.registry import FORMATS
 from planner.transfer.pieces import Pieces
 
@@ -79,7 +79,13 @@ def write_file(path: Path, arrays: Whole) -> None:
     """A file in the format that its ending says, by the product's own arrangement."""
     file_format = next(f for f in FORMATS.values() if path.suffix in f.suffixes)
     entries = [Entry(n, a.dtype, a.shape) for n, a in arrays.items()]
-    arranged = file_format.arrange(entries, {})
+    write_arranged(path, file_format.arrange(entries, {}), entries, list(arrays.values()))
+
+
+def write_arranged(
+    path: Path, arranged: Arranged, entries: Sequence[Entry], arrays: Sequence[np.ndarray[Any, Any]]
+) -> None:
+    """A file that a format has arranged, with the elements of its arrays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as opened:
         opened.truncate(arranged.size)
@@ -87,10 +93,10 @@ def write_file(path: Path, arrays: Whole) -> None:
             opened.seek(offset)
             opened.write(data)
     with Files(write=True) as files:
-        for e in entries:
+        for e, value in zip(entries, arrays, strict=True):
             extents = tuple(arranged.extents.get(e.name, ()))
             array = StoredArray(path, arranged.offsets[e.name], e.dtype, e.shape, None, extents)
-            files.write(array, [(0, n) for n in e.shape], arrays[e.name])
+            files.write(array, [(0, n) for n in e.shape], value)
 
 
 def write_ranks(folder: Path, layouts: Layouts, weights: Whole, slots: Whole, suffix: str = ".safetensors") -> None:

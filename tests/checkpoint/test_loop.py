@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 
 from planner import checkpoint
-from planner.checkpoint.layouts import Layouts
+from planner.checkpoint.layouts import Layouts, read_layouts
 from planner.checkpoint.source import open_checkpoint
 from planner.emit.mindspore.arrangement import Arrangement
 from planner.emit.mindspore.strategy_map import OperatorStrategy, ParameterLayout, StrategyMap, to_protobuf
-from tests.checkpoint.layouts import Whole, write_ranks
+from planner.stored.arrays import Files
+from planner.stored.copying import read_block
+from planner.stored.moves import Held, without_repeats
+from tests.checkpoint.layouts import Whole, write_file, write_ranks
 from tests.checkpoint.test_megatron import CONFIG, hugging_face, shapes
+from tests.checkpoint.test_transforming import arrays_of
 
 
 def strategy(path: Path, rng: random.Random) -> Path:
@@ -32,10 +36,6 @@ def strategy(path: Path, rng: random.Random) -> Path:
 
 def contents(folder: Path, lays: Layouts) -> dict[str, tuple[object, bytes]]:
     """Of each tensor of a checkpoint of ranks: its shape and its bytes."""
-    from planner.stored.arrays import Files
-    from planner.stored.copying import read_block
-    from planner.stored.moves import Held, without_repeats
-
     found = open_checkpoint(folder, lays)
     with Files() as files:
         return {
@@ -72,13 +72,8 @@ def test_mindspore_hugging_face_dcp_megatron_deepspeed_mindspore(seed: int, tmp_
 
 
 def checkpoint_layouts(path: Path) -> Layouts:
-    from planner.checkpoint.layouts import read_layouts
-
     return read_layouts(path).in_format("mindspore")
 
 
 def add(file: Path, more: Whole) -> None:
-    from tests.checkpoint.layouts import write_file
-    from tests.checkpoint.test_transforming import arrays_of
-
     write_file(file, {**arrays_of(file), **more})

@@ -8,6 +8,7 @@ optimizer parallelism into four-way model parallelism, and two stages of four ra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +34,14 @@ MOMENTS = np.array([
 ], np.float32)  # fmt: skip
 
 
-def strategy(path: Path, layouts: dict[str, Arrangement], stage: int = 0, form: object = to_protobuf) -> Path:
+Form = Callable[[StrategyMap], bytes]
+
+
+def strategy(path: Path, layouts: dict[str, Arrangement], stage: int = 0, form: Form = to_protobuf) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     operators = {f"MatMul_{n}": OperatorStrategy(stage, ((1, 1), (1, 1))) for n in layouts}
     parameters = {n: ParameterLayout(a) for n, a in layouts.items()}
-    path.write_bytes(form(StrategyMap(operators, parameters, stage + 1)))  # type: ignore[operator]
+    path.write_bytes(form(StrategyMap(operators, parameters, stage + 1)))
     return path
 
 
@@ -88,7 +92,7 @@ def test_eight_ranks_with_optimizer_parallelism_become_four(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("form", [to_protobuf, to_json])
-def test_two_stages_of_four_ranks_become_four(form: object, tmp_path: Path) -> None:
+def test_two_stages_of_four_ranks_become_four(form: Form, tmp_path: Path) -> None:
     """Every rank has written a strategy file of its stage, and nobody has merged them."""
     weights, slots = model()
     columns, ending = Arrangement((4,), (-1, 0)), "ckpt" if form is to_protobuf else "json"
