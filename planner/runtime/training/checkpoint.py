@@ -105,6 +105,12 @@ def clear(context: Context, folder: Path) -> None:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(".step-*.old"):  # who replaced it ended before its own, or itself, was in place
+            place = folder / old.name.removeprefix(".").removesuffix(".old")
+            if place.exists():
+                shutil.rmtree(old)
+            else:
+                old.rename(place)
         for left in folder.glob(".step-*.part"):
             shutil.rmtree(left)
     except OSError as error:
