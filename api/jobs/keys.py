@@ -28,7 +28,10 @@ class Keys:
         """Id of the new key, and its secret, which is not kept."""
         key, secret = secrets.token_hex(6), f"{PREFIX}_{secrets.token_urlsafe(32)}"
         with self.database.write() as db:
-            db.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?, NULL)", (key, tenant, name, _hash(secret), time.time()))
+            db.execute(
+                "INSERT INTO keys (id, tenant, name, hash, created_at) VALUES (?, ?, ?, ?, ?)",
+                (key, tenant, name, _hash(secret), time.time()),
+            )
         return key, secret
 
     def authenticate(self, secret: str) -> str | None:
@@ -54,9 +57,9 @@ class Keys:
         """Of one tenant or of all, oldest first, revoked ones too."""
         with self.database.read() as db:
             rows = db.execute(
-                "SELECT id, tenant, name, created_at, revoked_at FROM keys WHERE ? IS NULL OR tenant = ?"
+                "SELECT id, tenant, name, created_at, revoked_at FROM keys WHERE tenant = COALESCE(?, tenant)"
                 " ORDER BY created_at, id",
-                (tenant, tenant),
+                (tenant,),
             )
             return [Key(**dict(r)) for r in rows]
 

@@ -19,7 +19,7 @@ from planner.api.jobs.database import Database
 from planner.api.jobs.errors import LeaseLost
 from planner.api.jobs.problems import problem
 from planner.api.jobs.records import Claim
-from planner.api.jobs.rows import add_event, files_of, ticket
+from planner.api.jobs.rows import FILE, WAIT, add_event, files_of, ticket
 
 __all__ = ["DEATHS", "LEASE_S", "LOSSES", "Beat", "Leases", "end_task", "give_plan", "share_plan"]
 
@@ -30,6 +30,12 @@ PAUSE_S = 0.5  # before a task that killed its child begins again, times the dea
 SUSPECT = 3  # lost workers, from which on a task lets others go first
 SUSPECT_PAUSE_S = 3.0
 LONGEST_PAUSE_S = 60.0  # no task waits longer to begin again
+
+
+_SEEN_NOW = """
+INSERT INTO workers (name, pid, slots, seen_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET pid = excluded.pid, slots = excluded.slots, seen_at = excluded.seen_at
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class Leases:
             tenant, task_id = found
             db.execute("DELETE FROM queue WHERE task = ?", (task_id,))
             db.execute(
-                "INSERT INTO turns SELECT ?, COALESCE(MAX(turn), 0) + 1 FROM turns WHERE true"
+                "INSERT INTO turns (tenant, turn) SELECT ?, COALESCE(MAX(turn), 0) + 1 FROM turns WHERE true"
                 " ON CONFLICT (tenant) DO UPDATE SET turn = excluded.turn",
                 (tenant,),
             )
@@ -90,7 +96,7 @@ class Leases:
         lost: set[int] = set()
         cancelled: set[int] = set()
         with self.database.write(durable=False) as db:
-            db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?)", (worker, pid, slots, now))
+            db.execute(_SEEN_NOW, (worker, pid, slots, now))
             for c in claims:
                 held = db.execute(
                     "UPDATE tasks SET leased_until = ? WHERE id = ? AND token = ? AND status = 'running'"
@@ -150,7 +156,7 @@ class Leases:
             _held(db, claim)
             db.execute("DELETE FROM files WHERE task = ? AND way = 'out'", (claim.task,))
             files = [(claim.task, n, b.digest, b.media_type, b.size) for n, b in result.items()]
-            db.executemany("INSERT INTO files VALUES (?, 'out', ?, ?, ?, ?)", files)
+            db.executemany(f"{FILE} (?, 'out', ?, ?, ?, ?)", files)
             db.execute(
                 "UPDATE tasks SET summary = ?, plan = ? WHERE id = ?", (json.dumps(dict(summary)), plan, claim.task)
             )
@@ -225,7 +231,7 @@ class Leases:
 def share_plan(db: sqlite3.Connection, task: int, plan: str, now: float) -> None:
     """Everyone with a job on the task has its plan."""
     jobs = db.execute(
-        "SELECT tenant, name FROM jobs WHERE task = ? AND left_at IS NULL ORDER BY id", (task,)
+        "SELECT tenant, name FROM jobs WHERE task = ? AND left_at IS NULL ORDER BY tenant, id", (task,)
     ).fetchall()
     for job in jobs:
         give_plan(db, job["tenant"], job["name"], task, plan, now)
@@ -234,7 +240,8 @@ def share_plan(db: sqlite3.Connection, task: int, plan: str, now: float) -> None
 def give_plan(db: sqlite3.Connection, tenant: str, name: str, task: int, plan: str, now: float) -> None:
     """A plan that the tenant has already is of the latest task: while that has jobs, purging leaves it."""
     db.execute(
-        "INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, id) DO UPDATE SET task = excluded.task",
+        "INSERT INTO plans (tenant, id, cursor, task, name, created_at) VALUES (?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (tenant, id) DO UPDATE SET task = excluded.task",
         (tenant, plan, ticket(), task, name, now),
     )
 
@@ -252,9 +259,9 @@ def end_task(
     """`lasting`: later requests are answered with this."""
     db.execute("DELETE FROM queue WHERE task = ?", (task,))
     db.execute(
-        "UPDATE tasks SET status = ?, current = current AND ?, error = ?, worker = NULL, leased_until = NULL,"
+        "UPDATE tasks SET status = ?, current = current * ?, error = ?, worker = NULL, leased_until = NULL,"
         " finished_at = ?, used_at = ? WHERE id = ?",
-        (status, lasting, None if error is None else json.dumps(dict(error)), now, now, task),
+        (status, int(lasting), None if error is None else json.dumps(dict(error)), now, now, task),
     )
     details: dict[str, Any] = {"plan": None, **(data or {})}
     add_event(db, task, status, details if error is None else {**details, "error": dict(error)}, now)
@@ -278,14 +285,30 @@ def _expired(db: sqlite3.Connection, now: float, lease_s: float) -> list[sqlite3
     ).fetchall()
 
 
+# Steps from tenant to tenant along the key of the queue, so that how many tasks wait does not matter.
+_NEXT = """
+WITH RECURSIVE waiting (tenant) AS (
+  SELECT MIN(tenant) FROM queue WHERE lane = :lane
+  UNION ALL
+  SELECT (SELECT MIN(q.tenant) FROM queue q WHERE q.lane = :lane AND q.tenant > w.tenant)
+  FROM waiting w WHERE w.tenant IS NOT NULL
+), ready (tenant, turn, task) AS (
+  SELECT w.tenant, COALESCE((SELECT u.turn FROM turns u WHERE u.tenant = w.tenant), 0),
+    (SELECT MIN(q.task) FROM queue q WHERE q.lane = :lane AND q.tenant = w.tenant
+      AND (q.not_before <= :now OR q.not_before > :longest))
+  FROM waiting w WHERE w.tenant IS NOT NULL
+)
+SELECT tenant, task FROM ready WHERE task IS NOT NULL ORDER BY turn, task LIMIT 1
+"""
+
+
 def _next(db: sqlite3.Connection, lanes: Sequence[int], now: float) -> tuple[str, int] | None:
     """Tenant and task whose turn it is: the tenant served longest ago, its oldest task."""
     for lane in lanes:
         row = db.execute(
-            "SELECT q.tenant, MIN(q.task) AS task FROM queue q LEFT JOIN turns u ON u.tenant = q.tenant"
-            " WHERE q.lane = ? AND (q.not_before <= ? OR q.not_before > ?) GROUP BY q.tenant"
-            " ORDER BY COALESCE(u.turn, 0), 2 LIMIT 1",
-            (lane, now, now + LONGEST_PAUSE_S),  # later still: by a clock that was set back since
+            _NEXT,
+            # Later than the longest pause: by a clock that was set back since.
+            {"lane": lane, "now": now, "longest": now + LONGEST_PAUSE_S},
         ).fetchone()
         if row is not None:
             return row["tenant"], row["task"]
@@ -311,7 +334,5 @@ def _requeue(db: sqlite3.Connection, row: sqlite3.Row, now: float, why: str, not
     )
     wanted = db.execute("SELECT DISTINCT tenant FROM jobs WHERE task = ? AND left_at IS NULL", (task,)).fetchall()
     tenants = [r["tenant"] for r in wanted] or [""]
-    db.executemany(
-        "INSERT OR IGNORE INTO queue VALUES (?, ?, ?, ?)", [(row["lane"], t, task, not_before) for t in tenants]
-    )
+    db.executemany(f"{WAIT} ON CONFLICT DO NOTHING", [(row["lane"], t, task, not_before) for t in tenants])
     add_event(db, task, "restarted", {"why": why}, now)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from planner.api.jobs.blobs import YOUNG, Blobs
 from planner.api.jobs.database import Database
+from planner.api.jobs.rows import ticket_at
 
 __all__ = ["Purged", "purge"]
 
@@ -31,7 +32,7 @@ def purge(database: Database, blobs: Blobs, retention_s: float, *, young_s: floa
     jobs = _rows(
         database,
         "DELETE FROM jobs WHERE id IN (SELECT j.id FROM jobs j JOIN tasks t ON t.id = j.task"
-        " WHERE j.created_at < :before AND COALESCE(j.left_at, t.finished_at) < :before LIMIT :batch)",
+        " WHERE j.id < :ticket AND COALESCE(j.left_at, t.finished_at) < :before LIMIT :batch)",
         before,
     )
     plans = _rows(
@@ -64,7 +65,7 @@ def _rows(database: Database, statement: str, before: float) -> int:
     total = 0
     while True:
         with database.write() as db:
-            done = db.execute(statement, {"before": before, "batch": BATCH}).rowcount
+            done = db.execute(statement, {"before": before, "ticket": ticket_at(before), "batch": BATCH}).rowcount
         total += done
         if done < BATCH:
             return total

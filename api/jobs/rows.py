@@ -12,11 +12,25 @@ from typing import Any
 from planner.api.jobs.blobs import Blob
 from planner.api.jobs.records import Event, JobRecord, Plan, TaskState
 
-__all__ = ["JOB", "add_event", "event_of", "files_of", "job_of", "plan_of", "state_of", "ticket"]
+__all__ = [
+    "FILE",
+    "JOB",
+    "WAIT",
+    "add_event",
+    "event_of",
+    "files_of",
+    "job_of",
+    "plan_of",
+    "state_of",
+    "ticket",
+    "ticket_at",
+]
 
-STATUS = "CASE WHEN j.left_at IS NOT NULL THEN 'cancelled' ELSE t.status END"
-JOB = f"""
-SELECT j.id, j.tenant, j.name, j.created_at, j.left_at, j.cut, j.task, {STATUS} AS status,
+# Statements name their columns, so that a store may have more of them than this program knows.
+FILE = "INSERT INTO files (task, way, name, digest, media_type, size) VALUES"
+WAIT = "INSERT INTO queue (lane, tenant, task, not_before) VALUES (?, ?, ?, ?)"
+JOB = """
+SELECT j.id, j.tenant, j.name, j.created_at, j.left_at, j.cut, j.task, j.status,
   t.kind, t.started_at, t.finished_at, t.progress, t.summary, t.error, t.options, t.attempts,
   (SELECT p.id FROM plans p WHERE p.tenant = j.tenant AND p.id = t.plan) AS plan
 FROM jobs j JOIN tasks t ON t.id = j.task
@@ -25,12 +39,20 @@ FROM jobs j JOIN tasks t ON t.id = j.task
 
 def ticket() -> str:
     """A name nobody can guess; later ones sort behind earlier ones."""
-    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"
+    return ticket_at(time.time()) + os.urandom(10).hex()
+
+
+def ticket_at(moment: float) -> str:
+    """What is between the tickets of before and those of after."""
+    return f"{max(0, int(moment * 1000)):012x}"
 
 
 def add_event(db: sqlite3.Connection, task: int, kind: str, data: Mapping[str, Any], at: float) -> None:
     last = db.execute("SELECT COALESCE(MAX(seq), 0) FROM events WHERE task = ?", (task,)).fetchone()[0]
-    db.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", (task, last + 1, kind, json.dumps(dict(data)), at))
+    db.execute(
+        "INSERT INTO events (task, seq, type, data, at) VALUES (?, ?, ?, ?, ?)",
+        (task, last + 1, kind, json.dumps(dict(data)), at),
+    )
 
 
 def event_of(row: sqlite3.Row, earliest: float) -> Event:

@@ -19,13 +19,14 @@ from planner.api.jobs.keys import Keys
 from planner.api.jobs.leases import Leases, end_task, give_plan
 from planner.api.jobs.purge import Purged, purge
 from planner.api.jobs.records import ENDED, Event, JobRecord, Plan, Submitted, TaskState
-from planner.api.jobs.rows import JOB, STATUS, add_event, event_of, files_of, job_of, plan_of, state_of, ticket
-from planner.api.jobs.tasks import Task
+from planner.api.jobs.rows import FILE, JOB, WAIT, add_event, event_of, files_of, job_of, plan_of, state_of, ticket
+from planner.api.jobs.tasks import INTERACTIVE, SEARCH, Task
 
 __all__ = ["Store"]
 
 QUEUE = 100  # requests of one tenant that may wait
 USED_EVERY = 3600.0  # seconds between two notes that a result was used
+BEHIND_ALL = "~"  # sorts behind every ticket
 FAILURE_S = 600.0  # for which a failure is answered as it is: limits and load may have had a part in it
 
 
@@ -102,10 +103,10 @@ class Store:
     ) -> list[JobRecord]:
         """Newest first; `after`: the id of the last one seen."""
         with self.database.read() as db:
+            of_status = "" if status is None else " AND j.status = :status"
             rows = db.execute(
-                f"{JOB} WHERE j.tenant = :tenant AND (:after IS NULL OR j.id < :after)"
-                f" AND (:status IS NULL OR {STATUS} = :status) ORDER BY j.id DESC LIMIT :limit",
-                {"tenant": tenant, "after": after, "status": status, "limit": limit},
+                f"{JOB} WHERE j.tenant = :tenant{of_status} AND j.id < :after ORDER BY j.id DESC LIMIT :limit",
+                {"tenant": tenant, "after": after or BEHIND_ALL, "status": status, "limit": limit},
             )
             return [job_of(r) for r in rows]
 
@@ -117,13 +118,11 @@ class Store:
             found = _job(db, tenant, job)
             if found.ended:
                 return found
-            others = db.execute(
-                "SELECT tenant FROM jobs WHERE task = ? AND id <> ? AND left_at IS NULL", (found.task, job)
-            ).fetchall()
-            if others:
+            others = "SELECT 1 FROM jobs WHERE task = ? AND id <> ? AND left_at IS NULL"
+            if db.execute(f"{others} LIMIT 1", (found.task, job)).fetchone():
                 last = db.execute("SELECT COALESCE(MAX(seq), 0) FROM events WHERE task = ?", (found.task,)).fetchone()
                 db.execute("UPDATE jobs SET left_at = ?, cut = ? WHERE id = ?", (now, last[0], job))
-                if tenant not in {o["tenant"] for o in others}:
+                if not db.execute(f"{others} AND tenant = ? LIMIT 1", (found.task, job, tenant)).fetchone():
                     db.execute("DELETE FROM queue WHERE task = ? AND tenant = ?", (found.task, tenant))
             elif found.status == "queued":
                 end_task(db, found.task, "cancelled", now, lasting=False)
@@ -180,8 +179,8 @@ class Store:
         was no result.  Equal bytes come out unless the code has changed or a time limit cut the search."""
         with self.database.write() as db:
             rows = db.execute(
-                "SELECT DISTINCT t.* FROM tasks t JOIN files f ON f.task = t.id WHERE f.digest = ? AND f.way = 'out'"
-                " ORDER BY t.id DESC",
+                "SELECT * FROM tasks WHERE id IN (SELECT task FROM files WHERE digest = ? AND way = 'out')"
+                " ORDER BY id DESC",
                 (digest,),
             ).fetchall()
             if not rows:
@@ -205,8 +204,8 @@ class Store:
         """Newest first; `after`: the cursor of the last one seen."""
         with self.database.read() as db:
             rows = db.execute(
-                f"{_PLAN} WHERE p.tenant = ? AND (? IS NULL OR p.cursor < ?) ORDER BY p.cursor DESC LIMIT ?",
-                (tenant, after, after, limit),
+                f"{_PLAN} WHERE p.tenant = ? AND p.cursor < ? ORDER BY p.cursor DESC LIMIT ?",
+                (tenant, after or BEHIND_ALL, limit),
             ).fetchall()
             return [plan_of(db, r) for r in rows]
 
@@ -227,17 +226,12 @@ class Store:
         ready, and their `slots`."""
         now = time.time()
         with self.database.read() as db:
-            tasks = dict(db.execute("SELECT status, COUNT(*) FROM tasks GROUP BY status").fetchall())
-            live = db.execute(
-                "SELECT t.status, COUNT(*) FROM tasks t JOIN jobs j ON j.task = t.id"
-                " WHERE t.status IN ('queued', 'running') AND j.left_at IS NULL GROUP BY t.status"
-            ).fetchall()
-            every = db.execute("SELECT COUNT(*) FROM jobs").fetchone()[0]
+            rows = db.execute("SELECT what, status, SUM(n) AS n FROM counts GROUP BY what, status").fetchall()
             oldest = db.execute("SELECT MIN(created_at) FROM tasks WHERE status = 'queued'").fetchone()[0]
-        jobs = {"queued": 0, "running": 0} | dict(live)
+        tasks, jobs = ({r["status"]: int(r["n"]) for r in rows if r["what"] == what} for what in ("tasks", "jobs"))
         out: dict[str, Any] = {
             "tasks": dict.fromkeys(("queued", "running", *sorted(ENDED)), 0) | tasks,
-            "jobs": jobs | {"ended": every - sum(jobs.values())},
+            "jobs": {s: jobs.get(s, 0) for s in ("queued", "running")} | {"ended": sum(jobs.get(s, 0) for s in ENDED)},
             "oldest_s": 0.0 if oldest is None else max(0.0, now - oldest),
         }
         workers = self.leases.workers()
@@ -272,13 +266,12 @@ class Store:
             self._have_room(db, tenant)
             made = db.execute(
                 "INSERT INTO tasks (key, current, kind, lane, code, options, status, created_at, used_at)"
-                " VALUES (?, 1, ?, ?, ?, ?, 'queued', ?, ?)",
+                " VALUES (?, 1, ?, ?, ?, ?, 'queued', ?, ?) RETURNING id",
                 (task.key, task.kind, task.lane, task.code, task.options_text, now, now),
-            ).lastrowid
-            assert made is not None
+            ).fetchone()["id"]
             inputs = [(made, n, d, self.blobs.path(d).stat().st_size) for n, d in task.inputs.items()]
-            db.executemany("INSERT INTO files VALUES (?, 'in', ?, ?, '', ?)", inputs)
-            db.execute("INSERT INTO queue VALUES (?, ?, ?, 0)", (task.lane, tenant, made))
+            db.executemany(f"{FILE} (?, 'in', ?, ?, '', ?)", inputs)
+            db.execute(WAIT, (task.lane, tenant, made, 0.0))
             add_event(db, made, "queued", {}, now)
         else:
             db.execute("UPDATE tasks SET used_at = ? WHERE id = ?", (now, row["id"]))
@@ -288,13 +281,15 @@ class Store:
                 and not db.execute("SELECT 1 FROM queue WHERE lane = ? AND tenant = ? AND task = ?", waits).fetchone()
             ):
                 self._have_room(db, tenant)
-                db.execute("INSERT INTO queue VALUES (?, ?, ?, 0)", waits)
+                db.execute(WAIT, (*waits, 0.0))
         found = _current(db, task.key)
         assert found is not None
         return found
 
     def _have_room(self, db: sqlite3.Connection, tenant: str) -> None:
-        waiting = db.execute("SELECT COUNT(*) FROM queue WHERE tenant = ?", (tenant,)).fetchone()[0]
+        waiting = db.execute(
+            "SELECT COUNT(*) FROM queue WHERE lane IN (?, ?) AND tenant = ?", (INTERACTIVE, SEARCH, tenant)
+        ).fetchone()[0]
         if waiting >= self._queue:
             raise QueueFull(f"{waiting} requests wait already, and no more than {self._queue} may; try again later")
 

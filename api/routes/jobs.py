@@ -70,7 +70,6 @@ async def list_jobs(
 ) -> Response:
     service = service_of(request)
     after = service.signer.after(f"jobs {tenant}", cursor)
-    # Of one state: it may look through all jobs of the tenant.
     found = await run_in_threadpool(service.store.jobs, tenant, status, limit + 1, after)
     more = service.signer.seal(f"jobs {tenant}", found[limit - 1].id) if len(found) > limit else None
     page = Jobs(items=[job_of(j) for j in found[:limit]], next=more)

@@ -33,6 +33,7 @@ from planner.api.jobs.problems import problem
 from planner.api.jobs.records import Claim
 from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import INTERACTIVE, SEARCH, Task, code_digest
+from tests.service.earlier import STATES, made_by_version, write_as_version_2
 
 LANES = (INTERACTIVE, SEARCH)
 
@@ -558,26 +559,51 @@ def test_the_folders_that_lead_to_a_blob_are_durable_before_it_is_named(
     assert synced[-2:] == [kept.folder, path.parent]
 
 
-def test_the_store_of_an_earlier_version_is_changed_into_todays(tmp_path: Path) -> None:
-    """Version 1 had one index where there are two now, which are asked for by name."""
-    old = Store(tmp_path / "old")
-    job = old.submit("a", task(old), name="m", idempotency=None, fingerprint="f").job
-    with sqlite3.connect(tmp_path / "old" / "store.sqlite") as db:
-        db.execute("DROP INDEX tasks_running")
-        db.execute("DROP INDEX tasks_status")
-        db.execute("CREATE INDEX tasks_live ON tasks (status, leased_until) WHERE status IN ('queued', 'running')")
-        db.execute("PRAGMA user_version = 1")
-    db.close()
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_store_of_an_earlier_version_is_changed_into_todays(tmp_path: Path, version: int) -> None:
+    made_by_version(version, tmp_path / "old")
     store = Store(tmp_path / "old")
+    assert {j.name: j.status for j in store.jobs("a")} == {s: s for s in STATES} | {"left": "cancelled"}
+    assert {s: {j.name for j in store.jobs("a", s)} for s in STATES} == {
+        **{s: {s} for s in STATES},
+        "cancelled": {"cancelled", "left"},
+    }
+    counts = store.counts()
+    assert counts["tasks"] == dict.fromkeys(STATES, 1)
+    assert counts["jobs"] == {"queued": 1, "running": 1, "ended": 4}
     claim(store)
-    assert store.job("a", job.id).status == "running"
     Store(tmp_path / "new")
     assert _shape(tmp_path / "old") == _shape(tmp_path / "new")
 
 
+def test_a_program_of_the_version_before_may_go_on_writing(store: Store) -> None:
+    """It was running when a newer one changed the store, and knows nothing of the columns that follow from others."""
+    db = sqlite3.connect(store.database.path)
+    write_as_version_2(db, 1, "queued")
+    db.execute(
+        "INSERT INTO jobs (id, tenant, name, task, created_at, fingerprint) VALUES (?, 'a', 'm', 1, 1.0, '')",
+        ("1" * 32,),
+    )
+    db.commit()
+    assert [j.name for j in store.jobs("a", "queued")] == ["m"]
+    db.execute("UPDATE tasks SET status = 'running' WHERE id = 1")
+    db.commit()
+    assert [j.name for j in store.jobs("a", "running")] == ["m"]
+    db.execute("UPDATE jobs SET left_at = 2.0, cut = 1 WHERE task = 1")
+    db.execute("UPDATE tasks SET status = 'succeeded' WHERE id = 1")
+    db.commit()
+    db.close()
+    assert [j.name for j in store.jobs("a", "cancelled")] == ["m"]
+    counts = store.counts()
+    assert (counts["tasks"]["succeeded"], counts["jobs"]) == (1, {"queued": 0, "running": 0, "ended": 1})
+
+
 def _shape(folder: Path) -> list[tuple[str, str, str]]:
     with sqlite3.connect(folder / "store.sqlite") as db:
-        found = db.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
+        found = [
+            (kind, name, "".join((sql or "").split()))  # where a column was added, lines break elsewhere
+            for kind, name, sql in db.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name")
+        ]
         version = db.execute("PRAGMA user_version").fetchone()[0]
     db.close()
     return [*found, ("version", "", str(version))]
