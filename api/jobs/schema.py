@@ -14,11 +14,12 @@ from typing import Final
 
 from planner.api.jobs.errors import StoreUnusable
 
-__all__ = ["VERSION", "migrate"]
+__all__ = ["TABLES", "VERSION", "migrate"]
 
 VERSION: Final = 3
 
 _INDEXES: Final = {
+    "tasks_current": "CREATE UNIQUE INDEX tasks_current ON tasks (key) WHERE current = 1",
     "tasks_running": "CREATE INDEX tasks_running ON tasks (leased_until) WHERE status = 'running'",
     "tasks_status": "CREATE INDEX tasks_status ON tasks (status, created_at)",
     "jobs_task": "CREATE INDEX jobs_task ON jobs (task, tenant, id)",
@@ -32,8 +33,14 @@ CREATE TABLE counts (
   PRIMARY KEY (what, status, shard)
 ) WITHOUT ROWID"""
 _CODES: Final = "CREATE TABLE codes (worker TEXT PRIMARY KEY, code TEXT NOT NULL) WITHOUT ROWID"
+_BLOBS: Final = """
+CREATE TABLE blobs (digest TEXT PRIMARY KEY, size INTEGER NOT NULL, touched_at REAL NOT NULL, doomed_at REAL)
+  WITHOUT ROWID"""
+_BLOBS_TOUCHED: Final = "CREATE INDEX blobs_touched ON blobs (touched_at)"
+_SECRETS: Final = "CREATE TABLE secrets (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+_RATES: Final = "CREATE TABLE rates (tenant TEXT PRIMARY KEY, level REAL NOT NULL, at REAL NOT NULL) WITHOUT ROWID"
 
-_TABLES: Final = f"""
+TABLES: Final = f"""
 CREATE TABLE tasks (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   key TEXT NOT NULL, current INTEGER NOT NULL, kind TEXT NOT NULL, lane INTEGER NOT NULL, code TEXT NOT NULL,
@@ -44,7 +51,7 @@ CREATE TABLE tasks (
   created_at REAL NOT NULL, started_at REAL, finished_at REAL, used_at REAL NOT NULL,
   progress TEXT NOT NULL DEFAULT '{{}}', summary TEXT NOT NULL DEFAULT '{{}}', error TEXT, plan TEXT
 );
-CREATE UNIQUE INDEX tasks_current ON tasks (key) WHERE current;
+{_INDEXES["tasks_current"]};
 {_INDEXES["tasks_running"]};
 {_INDEXES["tasks_status"]};
 CREATE TABLE files (
@@ -89,6 +96,10 @@ CREATE TABLE keys (
 ) WITHOUT ROWID;
 {_COUNTS};
 {_CODES};
+{_BLOBS};
+{_BLOBS_TOUCHED};
+{_SECRETS};
+{_RATES};
 """
 
 
@@ -126,12 +137,18 @@ _STEPS: Final = {
     2: (
         "ALTER TABLE jobs ADD COLUMN status TEXT",
         f"UPDATE jobs SET status = {_STATUS}",
+        "DROP INDEX tasks_current",
         "DROP INDEX jobs_task",
+        _INDEXES["tasks_current"],
         _INDEXES["jobs_task"],
         _INDEXES["jobs_status"],
         _INDEXES["turns_turn"],
         _COUNTS,
         _CODES,
+        _BLOBS,
+        _BLOBS_TOUCHED,
+        _SECRETS,
+        _RATES,
         "INSERT INTO counts (what, status, shard, n) SELECT 'tasks', status, 0, COUNT(*) FROM tasks GROUP BY status",
         "INSERT INTO counts (what, status, shard, n) SELECT 'jobs', status, 0, COUNT(*) FROM jobs GROUP BY status",
         *_TRIGGERS,
@@ -148,7 +165,7 @@ def migrate(db: sqlite3.Connection) -> None:
     if found > VERSION:
         raise StoreUnusable(f"the store is of version {found}, this program knows up to {VERSION}; use the newer one")
     if found < 1:
-        for statement in (*_TABLES.split(";\n"), *_TRIGGERS):
+        for statement in (*TABLES.split(";\n"), *_TRIGGERS):
             if statement.strip():
                 db.execute(statement)
     else:

@@ -15,7 +15,7 @@ from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import INTERACTIVE, SEARCH, Task
 
 # As many rows as there are tenants, workers or states, and rows that a statement has made itself.
-FEW = frozenset(("workers", "codes", "counts", "keys", "turns", "waiting", "ready", "w", "CONSTANT"))
+FEW = frozenset(("workers", "codes", "counts", "keys", "turns", "waiting", "ready", "w", "v", "CONSTANT"))
 RUNNING = "SCAN tasks USING INDEX tasks_running"  # a row for each task that a worker has in hand
 STATES = ("queued", "running", "succeeded", "failed", "cancelled")
 
