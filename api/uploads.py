@@ -57,7 +57,7 @@ class _Piece:
             await asyncio.to_thread(self.blobs.adopt, self.file, digest)
             return digest
         content = b"".join(self.chunks)
-        if digest_bytes(content) in self.blobs:
+        if not self.blobs.remote and digest_bytes(content) in self.blobs:
             return self.blobs.put(content)  # nothing to be written: not worth a thread
         return await asyncio.to_thread(self.blobs.put, content)
 

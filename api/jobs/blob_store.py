@@ -7,11 +7,23 @@ from typing import IO, Protocol
 
 from planner.api.jobs.database import Transaction
 
-__all__ = ["BlobStore"]
+__all__ = ["BlobStore", "ChildBlobs"]
+
+
+class ChildBlobs(Protocol):
+    def put(self, content: bytes) -> str: ...
+    def read(self, digest: str) -> bytes: ...
 
 
 class BlobStore(Protocol):
     """Content by its SHA-256.  Any number of processes may use one at once."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether it may take longer than an event loop should wait."""
+
+    def for_child(self) -> ChildBlobs:
+        """What a child is handed, which may know no more than it needs."""
 
     def put(self, content: bytes) -> str:
         """Keeps the content; its digest.  Once this returns it is durable.  StoreFull, StoreUnusable, StoreBusy."""

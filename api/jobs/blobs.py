@@ -48,6 +48,13 @@ class Blobs:
 
     folder: Path
 
+    @property
+    def remote(self) -> bool:
+        return False
+
+    def for_child(self) -> Blobs:
+        return self
+
     def put(self, content: bytes) -> str:
         """Keeps the content; its digest.  Once this returns it survives a crash.
 
