@@ -13,10 +13,13 @@ from starlette.exceptions import HTTPException
 from planner.api.descriptions import describe, takes_model
 from planner.api.edge import Edge
 from planner.api.errors import Problem, of_status
+from planner.api.jobs.opening import open_store
+from planner.api.jobs.shared import shared_secret
 from planner.api.jobs.store import Store
 from planner.api.limits import Buckets
 from planner.api.observe import Metrics
 from planner.api.pages import Signer, own_secret
+from planner.api.rates import SharedBuckets
 from planner.api.respond import Packed
 from planner.api.routes import routers
 from planner.api.service import Service
@@ -36,7 +39,8 @@ class _Described(FastAPI):
 
 def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     """The service on a store; without one, that of the settings' folder.  `app.state.service` has its parts."""
-    job_store = Store(settings.data, queue=settings.queue) if store is None else store
+    job_store = store or open_store(settings.data, settings.store, settings.blobs, queue=settings.queue)
+    database = job_store.database
     app = _Described(
         title="planner",
         version=__version__,
@@ -47,10 +51,10 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     service = Service(
         settings=settings,
         store=job_store,
-        changes=Changes(job_store.version),
+        changes=Changes(job_store.version, job_store.changes),
         metrics=Metrics(),
-        buckets=Buckets(settings.rate),
-        signer=Signer(own_secret(settings.data)),
+        buckets=SharedBuckets(settings.rate, database) if database.remote else Buckets(settings.rate),
+        signer=Signer(shared_secret(database) if database.remote else own_secret(settings.data)),
     )
     app.state.service = service
     app.state.packed = Packed()

@@ -59,9 +59,9 @@ def _of_session(service: Service, cookie: str) -> str | None:
     return service.store.keys.holder(mark) if int(until) > time.time() else None
 
 
-def within_rate(request: Request, service: Service, tenant: str) -> None:
+async def within_rate(request: Request, service: Service, tenant: str) -> None:
     """Problem `rate-limited` where the tenant asks too often."""
-    rate = service.buckets.take(tenant)
+    rate = await service.rate(tenant)
     if rate is None:
         return
     request.state.rate = rate
@@ -72,9 +72,9 @@ def within_rate(request: Request, service: Service, tenant: str) -> None:
 
 async def _tenant(request: Request) -> str:
     service = service_of(request)
-    tenant = tenant_of(request, service)
+    tenant = await service.look(tenant_of, request, service)
     request.state.tenant = tenant
-    within_rate(request, service, tenant)
+    await within_rate(request, service, tenant)
     return tenant
 
 

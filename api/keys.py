@@ -9,6 +9,7 @@ import sys
 import time
 
 from planner.api.jobs.errors import NotFound, StoreError
+from planner.api.jobs.keys import Keys
 from planner.api.moments import moment
 from planner.api.settings import add_settings, settings_of
 from planner.errors import InputError, UsageError
@@ -30,21 +31,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     revoke = actions.add_parser("revoke", help="end a key at once")
     revoke.add_argument("key", metavar="ID", help="the id of the key, as `planner keys list` shows it")
     for action in (create, listed, revoke):
-        add_settings(action, "data")
+        add_settings(action, "data", "store")
         action.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 
 def run(options: argparse.Namespace) -> int:
-    from planner.api.jobs.store import Store
+    from planner.api.jobs.opening import open_database
 
-    data = settings_of(options).data
+    settings = settings_of(options)
+    data = settings.data
     try:
-        if options.action != "create" and not data.is_dir():
+        if options.action != "create" and not settings.store and not data.is_dir():
             # Looking makes no folder: it would hide that another one was meant.
             raise UsageError(
                 f"--data {data}: there is no such folder, so it holds no keys; name that of `planner serve`"
             )
-        keys = Store(data).keys
+        keys = Keys(open_database(data, settings.store))
         if options.action == "create":
             if not _TENANT.fullmatch(options.tenant) or options.tenant == "local":
                 raise UsageError(
@@ -72,7 +74,8 @@ def run(options: argparse.Namespace) -> int:
                 ]
                 print(json.dumps(listed, indent=1))
             elif not found:
-                print(f"no keys in {data}; `planner keys create --tenant NAME` makes one", file=sys.stderr)
+                where = "the store" if settings.store else data
+                print(f"no keys in {where}; `planner keys create --tenant NAME` makes one", file=sys.stderr)
             for k in () if options.json else found:
                 ended = "" if k.revoked_at is None else f"   revoked {_date(k.revoked_at)}"
                 print(f"{k.id}  {k.tenant:20} {_date(k.created_at)}  {k.name}{ended}")

@@ -56,12 +56,13 @@ def refuse_open_door(settings: Settings, store: Store) -> None:
 
 def _open(settings: Settings) -> Store:
     from planner.api.jobs.errors import StoreError
-    from planner.api.jobs.store import Store
+    from planner.api.jobs.opening import open_store
 
     try:
-        return Store(settings.data, queue=settings.queue)
+        return open_store(settings.data, settings.store, settings.blobs, queue=settings.queue)
     except StoreError as e:
-        raise InputError(f"--data {settings.data}: {e}") from e
+        where = "--store" if settings.store else f"--data {settings.data}"
+        raise InputError(f"{where}: {e}") from e
 
 
 def _listen(settings: Settings) -> socket.socket:

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -20,9 +20,10 @@ from planner.api.jobs.errors import BlobDamaged, BlobMissing
 from planner.api.jobs.records import JobRecord, TaskState
 from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import Task
-from planner.api.limits import Buckets
+from planner.api.limits import Buckets, Rate
 from planner.api.observe import Metrics
 from planner.api.pages import Signer
+from planner.api.rates import SharedBuckets
 from planner.api.respond import represent
 from planner.api.security import FRAMED, hashed_page
 from planner.api.settings import Settings
@@ -36,6 +37,8 @@ _BIG: Final = 256 * 2**10  # bytes above which a blob is read beside the event l
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})\"?", re.IGNORECASE)
 
 
+T = TypeVar("T")
+P = ParamSpec("P")
 Awaited = TypeVar("Awaited", JobRecord, TaskState)
 
 
@@ -45,28 +48,46 @@ class Service:
     store: Store
     changes: Changes
     metrics: Metrics
-    buckets: Buckets
+    buckets: Buckets | SharedBuckets
     signer: Signer
     streams: Counter[str] = field(default_factory=Counter)  # event streams open, by tenant
     waiting: Counter[str] = field(default_factory=Counter)  # requests that wait, by tenant
 
+    async def look(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What the store says: asked at once where that takes microseconds, beside the event loop where the store is
+        another machine's."""
+        if self.store.database.remote:
+            return await run_in_threadpool(read, *args, **kwargs)
+        return read(*args, **kwargs)
+
+    async def rate(self, tenant: str) -> Rate | None:
+        """One request of the tenant; None where there is no limit."""
+        if isinstance(self.buckets, SharedBuckets):
+            return await self.buckets.take(tenant)
+        return self.buckets.take(tenant)
+
     async def finished_job(self, job: JobRecord, seconds: float) -> JobRecord:
         """The job once it has ended, or as it is when the seconds are over, or too many of the tenant wait already."""
-        return await self._finished(job, lambda: self.store.job(job.tenant, job.id), job.tenant, seconds)
+        return await self._finished(job, lambda: self.store.job(job.tenant, job.id), job.task, job.tenant, seconds)
 
     async def finished_task(self, state: TaskState, tenant: str, seconds: float) -> TaskState:
         """As `finished_job`."""
-        return await self._finished(state, lambda: self.store.state(state.id), tenant, seconds)
+        return await self._finished(state, lambda: self.store.state(state.id), state.id, tenant, seconds)
 
-    async def _finished(self, found: Awaited, again: Callable[[], Awaited], tenant: str, seconds: float) -> Awaited:
+    async def _finished(
+        self, found: Awaited, again: Callable[[], Awaited], task: int, tenant: str, seconds: float
+    ) -> Awaited:
         if found.ended or self.waiting[tenant] >= WAITS:
             return found
         until = time.monotonic() + min(seconds, self.settings.most_wait)
+        since: int | None = None
         self.waiting[tenant] += 1
         try:
             while not found.ended and (left := until - time.monotonic()) > 0 and not self.changes.stopping:
-                await self.changes.wait(left)
-                found = again()
+                if since is not None:
+                    await self.changes.wait(left, task, since)
+                since = self.changes.version()
+                found = await self.look(again)
         finally:
             self.waiting[tenant] -= 1
             if not self.waiting[tenant]:
@@ -113,7 +134,7 @@ class Service:
             return await self._read(blob)
 
     async def _read(self, blob: Blob) -> bytes:
-        if blob.size > _BIG:
+        if blob.size > _BIG or self.store.blobs.remote:
             return await asyncio.to_thread(self.store.blobs.read, blob.digest)
         return self.store.blobs.read(blob.digest)
 

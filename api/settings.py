@@ -14,7 +14,7 @@ from typing import Any
 from planner.errors import UsageError
 from planner.requests.values import size_with_unit
 
-__all__ = ["Settings", "add_settings", "is_loopback", "settings_of"]
+__all__ = ["Settings", "add_settings", "is_loopback", "settings_of", "variable"]
 
 
 def _default_data() -> Path:
@@ -95,6 +95,16 @@ class Settings:
     data: Path = field(
         default_factory=_default_data, metadata=_setting(_path, "folder for jobs, plans, uploads and keys", "DIR")
     )
+    store: str = field(
+        default="",
+        metadata=_setting(str.strip, "database that several hosts share, in place of the folder's", "postgresql://…"),
+    )
+    blobs: str = field(
+        default="",
+        metadata=_setting(
+            str.strip, "where models and plans lie with --store: a bucket, or a folder that all share", "s3://…|DIR"
+        ),
+    )
     host: str = field(default="127.0.0.1", metadata=_setting(str, "address to listen on", "ADDRESS"))
     port: int = field(default=8080, metadata=_setting(_count(0, 65535), "port to listen on; 0: any free one", "PORT"))
     workers: int = field(
@@ -144,7 +154,7 @@ def add_settings(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def _default(f: Field[Any]) -> str:
-    if f.default is MISSING or f.default == ():
+    if f.default is MISSING or f.default in ((), ""):
         return ""  # of this machine, or nothing
     value = f.default
     if isinstance(value, bool):

@@ -15,7 +15,8 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from planner.api.errors import Problem
-from planner.api.jobs.blobs import Blobs, digest_bytes
+from planner.api.jobs.blob_store import BlobStore
+from planner.api.jobs.blobs import digest_bytes
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
@@ -31,7 +32,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 class _Piece:
     """One file as it arrives: in memory while it is small, else in a file that becomes the blob."""
 
-    def __init__(self, blobs: Blobs) -> None:
+    def __init__(self, blobs: BlobStore) -> None:
         self.blobs = blobs
         self.hash = hashlib.sha256()
         self.size = 0
@@ -56,7 +57,7 @@ class _Piece:
             await asyncio.to_thread(self.blobs.adopt, self.file, digest)
             return digest
         content = b"".join(self.chunks)
-        if digest_bytes(content) in self.blobs:
+        if not self.blobs.remote and digest_bytes(content) in self.blobs:
             return self.blobs.put(content)  # nothing to be written: not worth a thread
         return await asyncio.to_thread(self.blobs.put, content)
 
@@ -75,7 +76,7 @@ class Upload:
     stem: str | None = None
 
 
-async def receive(request: Request, blobs: Blobs, parts: Collection[str]) -> Upload:
+async def receive(request: Request, blobs: BlobStore, parts: Collection[str]) -> Upload:
     """`parts`: those that a form may have.
 
     Problem where the body is of another type, malformed, too large, too slow, or there is no model in it."""

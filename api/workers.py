@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from planner.api.settings import Settings
+from planner.api.settings import Settings, variable
 
 __all__ = ["Workers"]
 
@@ -69,12 +69,18 @@ class Workers:
         options = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
         return [sys.executable, "-m", "planner", "worker", *options]
 
+    def _addresses(self) -> dict[str, str]:
+        """Not among the words of the command, which anyone on this machine can read."""
+        return {variable(name): getattr(self.settings, name) for name in ("store", "blobs")}
+
     def _keep(self, k: int, slots: int) -> None:
         pause = FIRST_PAUSE_S
         while not self._stop.is_set():
             began = time.monotonic()
             try:
-                process = self._processes[k] = subprocess.Popen(self._command(slots), stdin=subprocess.DEVNULL)
+                process = self._processes[k] = subprocess.Popen(
+                    self._command(slots), stdin=subprocess.DEVNULL, env=os.environ | self._addresses()
+                )
             except OSError as e:  # memory or processes have run out: they may come back
                 _log.error("no worker can be started", extra={"fields": {"why": e.strerror, "again_in_s": pause}})
                 pause = min(LONGEST_PAUSE_S, 2 * pause)

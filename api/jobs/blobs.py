@@ -14,11 +14,12 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from planner.api.jobs.database import Transaction
 from planner.api.jobs.errors import BlobDamaged, BlobMissing, StoreFull, StoreUnusable
 from planner.files import replace_file
 
@@ -46,6 +47,13 @@ class Blobs:
     """Any number of processes may use a folder at once."""
 
     folder: Path
+
+    @property
+    def remote(self) -> bool:
+        return False
+
+    def for_child(self) -> Blobs:
+        return self
 
     def put(self, content: bytes) -> str:
         """Keeps the content; its digest.  Once this returns it survives a crash.
@@ -117,6 +125,18 @@ class Blobs:
         if not _is_digest(digest):
             raise ValueError(f"expected 64 hexadecimal digits, found {digest[:80]!r}")
         return self.folder / digest[:2] / digest
+
+    def hold(self, db: Transaction, digests: Collection[str]) -> bool:
+        return all(digest in self for digest in digests)
+
+    def join(self, db: Transaction, digest: str) -> int:
+        size = _size(self.path(digest))
+        if size is None:
+            raise BlobMissing(f"blob {digest}: there is none; it was removed, or never kept")
+        return size
+
+    def missing(self, digests: Collection[str]) -> list[str]:
+        return [digest for digest in digests if digest not in self]
 
     def digests(self) -> Iterator[str]:
         """All that are kept."""

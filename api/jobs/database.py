@@ -1,120 +1,103 @@
-"""One SQLite file that several processes and threads share.
+"""What the store asks of a database: transactions, the moment, and a sign that something has changed.
 
-WAL with synchronous=FULL: a write that returned survives a power failure.  Every thread has a connection of its own;
-writers of one process take turns by a lock, which is fairer than the database's own polling.
+Statements are one text for every database: `?` and `:name` stand for values, and `db.locked` goes behind a SELECT of
+rows that the same transaction will change.  A database that lets one transaction write at a time has nothing to lock.
 """
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-import threading
-from collections.abc import Iterator
-from pathlib import Path
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import wraps
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
-from planner.api.jobs.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreUnusable
-from planner.api.jobs.schema import migrate
+from planner.api.jobs.errors import StoreConflict
 
-__all__ = ["Database"]
+__all__ = ["Database", "Result", "Row", "Transaction", "repeated"]
 
-BUSY_S = 10.0  # how long a writer waits for those of other processes
-LOG_PAGES = 10_000  # of the write-ahead log, at which whoever writes moves it into the database, if no worker has
+TRIES: Final = 8  # of a transaction that others were in the way of
+PAUSE_S: Final = 0.01  # before the second, doubled from one to the next
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-class Database:
-    """Makes the file and its tables where there are none.  StoreUnusable, StoreDamaged."""
+class Row(Protocol):
+    """Values by the name or the number of their column."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._local = threading.local()
-        self._writing = threading.Lock()
-        self._watching = threading.Lock()
-        self._watcher: sqlite3.Connection | None = None
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as e:
-            raise StoreUnusable(f"{path.parent}: cannot be made ({e.strerror}); give another folder") from e
-        with self.write() as db:
-            migrate(db)
+    def __getitem__(self, column: str | int, /) -> Any: ...
 
-    @contextlib.contextmanager
-    def read(self) -> Iterator[sqlite3.Connection]:
-        """A connection inside a read transaction: all reads see one moment."""
-        with _typed(self.path):
-            db = self._connection()
-            db.execute("BEGIN")
-            try:
-                yield db
-            finally:
-                db.rollback()
 
-    @contextlib.contextmanager
-    def write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """A connection inside a write transaction, kept at the end and dropped by an exception.
+class Result(Protocol):
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    @property
+    def rowcount(self) -> int: ...
+
+
+class Transaction(Protocol):
+    """A connection inside a transaction."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since the epoch, by the clock that all hosts of this database go by."""
+
+    @property
+    def locked(self) -> str:
+        """Behind a SELECT of one table: nobody else changes its rows until this transaction ends."""
+
+    def execute(self, statement: str, values: Any = ..., /) -> Result: ...
+    def executemany(self, statement: str, values: Sequence[Any], /) -> Any: ...
+
+    def take_turns(self, what: str, /) -> None:
+        """Transactions that name the same wait for each other from here to their ends."""
+
+
+class Database(Protocol):
+    """Several processes and threads share it.  Its methods raise StoreBusy, StoreFull, StoreDamaged, StoreUnusable."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether asking it may take longer than an event loop should wait."""
+
+    def read(self) -> AbstractContextManager[Transaction]:
+        """All reads see one moment."""
+
+    def write(self, *, durable: bool = True) -> AbstractContextManager[Transaction]:
+        """Kept at the end and dropped by an exception.
 
         Not `durable`: a power failure may undo it, the end of a process does not.
         """
-        with self._writing, _typed(self.path):
-            db = self._connection()
-            db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-                db.commit()
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    db.rollback()
-                raise
 
     def version(self) -> int:
-        """A number that differs once anyone has written anything; microseconds."""
-        with self._watching, _typed(self.path):
-            if self._watcher is None:  # a connection does not see its own writes here, so this one never writes
-                self._watcher = self._connect()
-            return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
+        """A number that differs once anyone has written anything that others wait for; microseconds."""
+
+    def changes(self, since: int) -> frozenset[int] | None:
+        """Tasks of which anything was written after `version()` was `since`; None where that is not known."""
 
     def checkpoint(self) -> None:
-        """Moves what it can from the write-ahead log into the database, so that no request has to; waits for nobody."""
-        with self._writing, _typed(self.path):
-            self._connection().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        """Does now what would otherwise hold up a request."""
 
     def check(self) -> None:
-        """StoreDamaged where the file is torn; reads all of it."""
-        with self.read() as db:
-            found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if found != "ok":
-            raise StoreDamaged(f"{self.path}: {found}; restore it, or move it away to begin anew")
+        """StoreDamaged where what is kept is torn; reads all of it."""
 
-    def _connection(self) -> sqlite3.Connection:
-        db: sqlite3.Connection | None = getattr(self._local, "db", None)
-        if db is None:
-            db = self._local.db = self._connect()
-        return db
-
-    def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        db.row_factory = sqlite3.Row
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("PRAGMA foreign_keys = ON")
-        db.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
-        return db
+    def close(self) -> None:
+        """Gives connections back; nothing is asked afterwards."""
 
 
-@contextlib.contextmanager
-def _typed(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as e:
-        raise _error(path, e) from e
+def repeated(method: Callable[P, T]) -> Callable[P, T]:
+    """A method of one transaction, begun again where others were in its way; StoreConflict where they stay there."""
 
+    @wraps(method)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        for k in range(TRIES - 1):
+            try:
+                return method(*args, **kwargs)
+            except StoreConflict:
+                time.sleep(PAUSE_S * 2**k * random.random())
+        return method(*args, **kwargs)
 
-def _error(path: Path, e: sqlite3.Error) -> StoreError:
-    code = (getattr(e, "sqlite_errorcode", None) or 0) & 0xFF  # extended codes carry the plain one in their last byte
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreBusy(f"{path}: held by another process for more than {BUSY_S:g} s; try again")
-    if code == sqlite3.SQLITE_FULL:
-        return StoreFull(f"{path}: no space is left ({e}); nothing of the call was kept")
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return StoreDamaged(f"{path}: {e}; restore it, or move it away to begin anew")
-    return StoreUnusable(f"{path}: {e}")
+    return run

@@ -10,6 +10,7 @@ __all__ = [
     "NotFound",
     "QueueFull",
     "StoreBusy",
+    "StoreConflict",
     "StoreDamaged",
     "StoreError",
     "StoreFull",
@@ -50,9 +51,13 @@ class BlobDamaged(StoreError):
 
 
 class StoreBusy(StoreError):
-    """Another process held the database for too long."""
+    """Another process held the database for too long, or it cannot be reached at the moment."""
 
     retry = True
+
+
+class StoreConflict(StoreBusy):
+    """Another transaction was in the way, and nothing of this one was kept."""
 
 
 class StoreFull(StoreError):
@@ -66,4 +71,4 @@ class StoreDamaged(StoreError):
 
 
 class StoreUnusable(StoreError):
-    """The folder cannot be written to, or its database is of a newer version."""
+    """The store cannot be opened or written to, or its database is of another version."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-import time
 from dataclasses import dataclass
 
-from planner.api.jobs.database import Database
+from planner.api.jobs.database import Database, repeated
 from planner.api.jobs.errors import NotFound
 from planner.api.jobs.records import Key
 
@@ -24,11 +23,15 @@ PREFIX = "planner"  # lets scanners of leaked secrets know what they found
 class Keys:
     database: Database
 
+    @repeated
     def create(self, tenant: str, name: str) -> tuple[str, str]:
         """Id of the new key, and its secret, which is not kept."""
         key, secret = secrets.token_hex(6), f"{PREFIX}_{secrets.token_urlsafe(32)}"
         with self.database.write() as db:
-            db.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?, NULL)", (key, tenant, name, _hash(secret), time.time()))
+            db.execute(
+                "INSERT INTO keys (id, tenant, name, hash, created_at) VALUES (?, ?, ?, ?, ?)",
+                (key, tenant, name, _hash(secret), db.now),
+            )
         return key, secret
 
     def authenticate(self, secret: str) -> str | None:
@@ -54,16 +57,17 @@ class Keys:
         """Of one tenant or of all, oldest first, revoked ones too."""
         with self.database.read() as db:
             rows = db.execute(
-                "SELECT id, tenant, name, created_at, revoked_at FROM keys WHERE ? IS NULL OR tenant = ?"
+                "SELECT id, tenant, name, created_at, revoked_at FROM keys WHERE tenant = COALESCE(?, tenant)"
                 " ORDER BY created_at, id",
-                (tenant, tenant),
+                (tenant,),
             )
-            return [Key(**dict(r)) for r in rows]
+            return [Key(r["id"], r["tenant"], r["name"], r["created_at"], r["revoked_at"]) for r in rows]
 
+    @repeated
     def revoke(self, key: str) -> None:
         """At once, in every process.  NotFound."""
         with self.database.write() as db:
-            done = db.execute("UPDATE keys SET revoked_at = COALESCE(revoked_at, ?) WHERE id = ?", (time.time(), key))
+            done = db.execute("UPDATE keys SET revoked_at = COALESCE(revoked_at, ?) WHERE id = ?", (db.now, key))
             if done.rowcount == 0:
                 raise NotFound(f"key {key}: there is none; `planner keys list` shows all")
 

@@ -8,28 +8,33 @@ was thought dead and is not can write nothing (LeaseLost), so that a result is s
 from __future__ import annotations
 
 import json
-import sqlite3
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from planner.api.jobs.blobs import Blob
-from planner.api.jobs.database import Database
+from planner.api.jobs.database import Database, Row, Transaction, repeated
+from planner.api.jobs.endings import end_task, lose, requeue, share_plan
 from planner.api.jobs.errors import LeaseLost
 from planner.api.jobs.problems import problem
 from planner.api.jobs.records import Claim
-from planner.api.jobs.rows import add_event, files_of, ticket
+from planner.api.jobs.rows import FILE, add_event, files_of
+from planner.api.jobs.turns import ANY, Able, expired, next_task
 
-__all__ = ["DEATHS", "LEASE_S", "LOSSES", "Beat", "Leases", "end_task", "give_plan", "share_plan"]
+__all__ = ["DEATHS", "LEASE_S", "Beat", "Leases"]
 
 LEASE_S = 5.0
 DEATHS = 3  # children a task may kill
-LOSSES = 30  # workers it may lose: one that dies takes innocent tasks with it, so that more are allowed
 PAUSE_S = 0.5  # before a task that killed its child begins again, times the deaths
-SUSPECT = 3  # lost workers, from which on a task lets others go first
-SUSPECT_PAUSE_S = 3.0
-LONGEST_PAUSE_S = 60.0  # no task waits longer to begin again
+CLAIMS = "claims"  # of all workers take turns, so that tenants do
+
+_SEEN_NOW = """
+INSERT INTO workers (name, pid, slots, seen_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET pid = excluded.pid, slots = excluded.slots, seen_at = excluded.seen_at
+"""
+_CODE_NOW = """
+INSERT INTO codes (worker, code) VALUES (?, ?) ON CONFLICT (worker) DO UPDATE SET code = excluded.code
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +49,26 @@ class Beat:
 class Leases:
     database: Database
 
-    def claim(self, worker: str, lanes: Sequence[int], lease_s: float = LEASE_S) -> Claim | None:
-        """The next task of the first lane that has one, in turns between tenants; None where nothing waits."""
-        now = time.time()
+    @repeated
+    def claim(self, worker: str, lanes: Sequence[int], lease_s: float = LEASE_S, *, able: Able = ANY) -> Claim | None:
+        """The next task of the first lane that has one, in turns between tenants; None where nothing waits that the
+        worker is able to do."""
         with self.database.read() as db:
-            if not _expired(db, now, lease_s) and _next(db, lanes, now) is None:
+            now = db.now
+            if not expired(db, now, lease_s) and next_task(db, lanes, now, able) is None:
                 return None
         with self.database.write(durable=False) as db:
-            for task in _expired(db, now, lease_s):
-                _lose(db, task, now)
-            found = _next(db, lanes, now)
+            db.take_turns(CLAIMS)
+            now = db.now
+            for task in expired(db, now, lease_s):
+                lose(db, task, now)
+            found = _queued(db, lanes, now, able)
             if found is None:
                 return None
             tenant, task_id = found
             db.execute("DELETE FROM queue WHERE task = ?", (task_id,))
             db.execute(
-                "INSERT INTO turns SELECT ?, COALESCE(MAX(turn), 0) + 1 FROM turns WHERE true"
+                "INSERT INTO turns (tenant, turn) SELECT ?, COALESCE(MAX(turn), 0) + 1 FROM turns WHERE true"
                 " ON CONFLICT (tenant) DO UPDATE SET turn = excluded.turn",
                 (tenant,),
             )
@@ -82,16 +91,27 @@ class Leases:
                 leased_until=now + lease_s,
             )
 
+    @repeated
     def heartbeat(
-        self, worker: str, claims: Iterable[Claim], *, pid: int = 0, slots: int = 0, lease_s: float = LEASE_S
+        self,
+        worker: str,
+        claims: Iterable[Claim],
+        *,
+        pid: int = 0,
+        slots: int = 0,
+        lease_s: float = LEASE_S,
+        code: str | None = None,
     ) -> Beat:
-        """Renews the leases of a worker, and says that it lives; `slots` 0: it takes nothing new."""
-        now = time.time()
+        """Renews the leases of a worker, and says that it lives; `slots` 0: it takes nothing new; `code`: what it
+        computes with."""
         lost: set[int] = set()
         cancelled: set[int] = set()
         with self.database.write(durable=False) as db:
-            db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?)", (worker, pid, slots, now))
-            for c in claims:
+            now = db.now
+            db.execute(_SEEN_NOW, (worker, pid, slots, now))
+            if code is not None:
+                db.execute(_CODE_NOW, (worker, code))
+            for c in sorted(claims, key=lambda c: c.task):  # in one order, so that nobody waits in a circle
                 held = db.execute(
                     "UPDATE tasks SET leased_until = ? WHERE id = ? AND token = ? AND status = 'running'"
                     " RETURNING cancel",
@@ -117,6 +137,7 @@ class Leases:
             frozenset(t for t, r in rows.items() if r is not None and r["cancel"]),
         )
 
+    @repeated
     def report(
         self,
         claim: Claim,
@@ -124,8 +145,8 @@ class Leases:
         progress: Mapping[str, Any] | None = None,
     ) -> None:
         """Adds events, and what is new of the progress.  LeaseLost."""
-        now = time.time()
         with self.database.write(durable=False) as db:
+            now = db.now
             row = _held(db, claim)
             if progress:
                 merged = {**json.loads(row["progress"]), **progress}
@@ -133,6 +154,7 @@ class Leases:
             for kind, data in events:
                 add_event(db, claim.task, kind, data, now)
 
+    @repeated
     def finish(
         self,
         claim: Claim,
@@ -145,12 +167,12 @@ class Leases:
     ) -> None:
         """The result, seen at once by all who wait for it.  `cancelled`: it is what was in hand when the end was asked
         for; not `shared`: later requests compute it again.  LeaseLost."""
-        now = time.time()
         with self.database.write() as db:
+            now = db.now
             _held(db, claim)
             db.execute("DELETE FROM files WHERE task = ? AND way = 'out'", (claim.task,))
             files = [(claim.task, n, b.digest, b.media_type, b.size) for n, b in result.items()]
-            db.executemany("INSERT INTO files VALUES (?, 'out', ?, ?, ?, ?)", files)
+            db.executemany(f"{FILE} (?, 'out', ?, ?, ?, ?)", files)
             db.execute(
                 "UPDATE tasks SET summary = ?, plan = ? WHERE id = ?", (json.dumps(dict(summary)), plan, claim.task)
             )
@@ -159,18 +181,20 @@ class Leases:
             status = "cancelled" if cancelled else "succeeded"
             end_task(db, claim.task, status, now, lasting=shared and not cancelled, data={"plan": plan})
 
+    @repeated
     def fail(self, claim: Claim, error: Mapping[str, Any] | None, *, lasting: bool, cancelled: bool = False) -> None:
         """`error`: a problem document; `lasting`: the same request would fail again, and is answered so.  LeaseLost."""
         with self.database.write() as db:
             _held(db, claim)
             status = "cancelled" if cancelled else "failed"
-            end_task(db, claim.task, status, time.time(), lasting=lasting and not cancelled, error=error)
+            end_task(db, claim.task, status, db.now, lasting=lasting and not cancelled, error=error)
 
+    @repeated
     def died(self, claim: Claim, how: str) -> bool:
         """The child died by itself: the task waits again, or fails where that was its last chance; whether it waits.
         LeaseLost."""
-        now = time.time()
         with self.database.write() as db:
+            now = db.now
             row = _held(db, claim)
             deaths = row["deaths"] + 1
             db.execute("UPDATE tasks SET deaths = ? WHERE id = ?", (deaths, claim.task))
@@ -180,33 +204,38 @@ class Leases:
                 message = f"the process that computed it ended {deaths} times without an answer, at last: {how}"
                 end_task(db, claim.task, "failed", now, lasting=False, error=problem("child-died", message))
             else:
-                _requeue(db, row, now, how, not_before=now + PAUSE_S * deaths)
+                requeue(db, row, now, how, not_before=now + PAUSE_S * deaths)
                 return True
         return False
 
+    @repeated
     def release(self, claim: Claim) -> None:
         """Gives a task back, untouched: its worker is going.  LeaseLost."""
-        now = time.time()
         with self.database.write() as db:
+            now = db.now
             row = _held(db, claim)
             if row["cancel"]:
                 end_task(db, claim.task, "cancelled", now, lasting=False)
             else:
-                _requeue(db, row, now, "the worker was stopped")
+                requeue(db, row, now, "the worker was stopped")
 
+    @repeated
     def bury(self, worker: str) -> None:
         """The worker is known to be dead: its tasks wait again, now."""
-        now = time.time()
         with self.database.write(durable=False) as db:
-            held = db.execute("SELECT * FROM tasks WHERE status = 'running' AND worker = ?", (worker,)).fetchall()
+            now = db.now
+            held = db.execute(
+                f"SELECT * FROM tasks WHERE status = 'running' AND worker = ?{db.locked}", (worker,)
+            ).fetchall()
             for task in held:
-                _lose(db, task, now)
-            db.execute("DELETE FROM workers WHERE name = ?", (worker,))
+                lose(db, task, now)
+            _forget(db, worker)
 
+    @repeated
     def leave(self, worker: str) -> None:
         """The worker has gone."""
         with self.database.write(durable=False) as db:
-            db.execute("DELETE FROM workers WHERE name = ?", (worker,))
+            _forget(db, worker)
 
     def waiting(self) -> bool:
         """Whether any task waits."""
@@ -216,102 +245,29 @@ class Leases:
     def workers(self, within_s: float = 2 * LEASE_S) -> dict[str, int]:
         """Slots of the workers that are ready and were heard of lately, by name."""
         with self.database.read() as db:
-            rows = db.execute(
-                "SELECT name, slots FROM workers WHERE seen_at > ? AND slots > 0", (time.time() - within_s,)
-            )
+            rows = db.execute("SELECT name, slots FROM workers WHERE seen_at > ? AND slots > 0", (db.now - within_s,))
             return {r["name"]: r["slots"] for r in rows}
 
 
-def share_plan(db: sqlite3.Connection, task: int, plan: str, now: float) -> None:
-    """Everyone with a job on the task has its plan."""
-    jobs = db.execute(
-        "SELECT tenant, name FROM jobs WHERE task = ? AND left_at IS NULL ORDER BY id", (task,)
-    ).fetchall()
-    for job in jobs:
-        give_plan(db, job["tenant"], job["name"], task, plan, now)
+def _forget(db: Transaction, worker: str) -> None:
+    db.execute("DELETE FROM codes WHERE worker = ?", (worker,))
+    db.execute("DELETE FROM workers WHERE name = ?", (worker,))
 
 
-def give_plan(db: sqlite3.Connection, tenant: str, name: str, task: int, plan: str, now: float) -> None:
-    """A plan that the tenant has already is of the latest task: while that has jobs, purging leaves it."""
-    db.execute(
-        "INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, id) DO UPDATE SET task = excluded.task",
-        (tenant, plan, ticket(), task, name, now),
-    )
+def _queued(db: Transaction, lanes: Sequence[int], now: float, able: Able) -> tuple[str, int] | None:
+    """Tenant and task whose turn it is, and nobody ends the task meanwhile."""
+    while (found := next_task(db, lanes, now, able)) is not None:
+        locked = f"SELECT 1 FROM tasks WHERE id = ? AND status = 'queued'{db.locked}"
+        if db.execute(locked, (found[1],)).fetchone() is not None:
+            return found
+        db.execute("DELETE FROM queue WHERE task = ?", (found[1],))  # it was given up while we looked
+    return None
 
 
-def end_task(
-    db: sqlite3.Connection,
-    task: int,
-    status: str,
-    now: float,
-    *,
-    lasting: bool,
-    data: Mapping[str, Any] | None = None,
-    error: Mapping[str, Any] | None = None,
-) -> None:
-    """`lasting`: later requests are answered with this."""
-    db.execute("DELETE FROM queue WHERE task = ?", (task,))
-    db.execute(
-        "UPDATE tasks SET status = ?, current = current AND ?, error = ?, worker = NULL, leased_until = NULL,"
-        " finished_at = ?, used_at = ? WHERE id = ?",
-        (status, lasting, None if error is None else json.dumps(dict(error)), now, now, task),
-    )
-    details: dict[str, Any] = {"plan": None, **(data or {})}
-    add_event(db, task, status, details if error is None else {**details, "error": dict(error)}, now)
-
-
-def _held(db: sqlite3.Connection, claim: Claim) -> sqlite3.Row:
-    row: sqlite3.Row | None = db.execute(
-        "SELECT * FROM tasks WHERE id = ? AND token = ? AND status = 'running'", (claim.task, claim.token)
+def _held(db: Transaction, claim: Claim) -> Row:
+    row: Row | None = db.execute(
+        f"SELECT * FROM tasks WHERE id = ? AND token = ? AND status = 'running'{db.locked}", (claim.task, claim.token)
     ).fetchone()
     if row is None:
         raise LeaseLost(f"task {claim.task}: held by another worker by now, or ended; what this one has is dropped")
     return row
-
-
-def _expired(db: sqlite3.Connection, now: float, lease_s: float) -> list[sqlite3.Row]:
-    """A lease far in the future is of a clock that was set back since."""
-    return db.execute(
-        "SELECT * FROM tasks INDEXED BY tasks_running"
-        " WHERE status = 'running' AND (leased_until < ? OR leased_until > ?)",
-        (now, now + 10 * lease_s + 60),
-    ).fetchall()
-
-
-def _next(db: sqlite3.Connection, lanes: Sequence[int], now: float) -> tuple[str, int] | None:
-    """Tenant and task whose turn it is: the tenant served longest ago, its oldest task."""
-    for lane in lanes:
-        row = db.execute(
-            "SELECT q.tenant, MIN(q.task) AS task FROM queue q LEFT JOIN turns u ON u.tenant = q.tenant"
-            " WHERE q.lane = ? AND (q.not_before <= ? OR q.not_before > ?) GROUP BY q.tenant"
-            " ORDER BY COALESCE(u.turn, 0), 2 LIMIT 1",
-            (lane, now, now + LONGEST_PAUSE_S),  # later still: by a clock that was set back since
-        ).fetchone()
-        if row is not None:
-            return row["tenant"], row["task"]
-    return None
-
-
-def _lose(db: sqlite3.Connection, row: sqlite3.Row, now: float) -> None:
-    losses = row["losses"] + 1
-    db.execute("UPDATE tasks SET losses = ? WHERE id = ?", (losses, row["id"]))
-    if row["cancel"]:
-        end_task(db, row["id"], "cancelled", now, lasting=False)
-    elif losses >= LOSSES:
-        message = f"{losses} workers were lost while they computed it"
-        end_task(db, row["id"], "failed", now, lasting=False, error=problem("child-died", message))
-    else:
-        _requeue(db, row, now, "its worker was lost", now + SUSPECT_PAUSE_S if losses >= SUSPECT else 0.0)
-
-
-def _requeue(db: sqlite3.Connection, row: sqlite3.Row, now: float, why: str, not_before: float = 0.0) -> None:
-    task = row["id"]
-    db.execute(
-        "UPDATE tasks SET status = 'queued', worker = NULL, leased_until = NULL, progress = '{}' WHERE id = ?", (task,)
-    )
-    wanted = db.execute("SELECT DISTINCT tenant FROM jobs WHERE task = ? AND left_at IS NULL", (task,)).fetchall()
-    tenants = [r["tenant"] for r in wanted] or [""]
-    db.executemany(
-        "INSERT OR IGNORE INTO queue VALUES (?, ?, ?, ?)", [(row["lane"], t, task, not_before) for t in tenants]
-    )
-    add_event(db, task, "restarted", {"why": why}, now)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
-from planner.api.jobs.blobs import YOUNG, Blobs
-from planner.api.jobs.database import Database
+from planner.api.jobs.blob_store import BlobStore
+from planner.api.jobs.blobs import YOUNG
+from planner.api.jobs.database import Database, repeated
+from planner.api.jobs.rows import ticket_at
 
 __all__ = ["Purged", "purge"]
 
@@ -24,14 +25,15 @@ class Purged:
     bytes: int
 
 
-def purge(database: Database, blobs: Blobs, retention_s: float, *, young_s: float = YOUNG) -> Purged:
+def purge(database: Database, blobs: BlobStore, retention_s: float, *, young_s: float = YOUNG) -> Purged:
     """`retention_s`: seconds since a job ended, a plan was made (while a job has it, it stays), or a
     result was last asked for."""
-    before = time.time() - retention_s
+    with database.read() as db:
+        before = db.now - retention_s
     jobs = _rows(
         database,
         "DELETE FROM jobs WHERE id IN (SELECT j.id FROM jobs j JOIN tasks t ON t.id = j.task"
-        " WHERE j.created_at < :before AND COALESCE(j.left_at, t.finished_at) < :before LIMIT :batch)",
+        " WHERE j.id < :ticket AND COALESCE(j.left_at, t.finished_at) < :before LIMIT :batch)",
         before,
     )
     plans = _rows(
@@ -45,11 +47,14 @@ def purge(database: Database, blobs: Blobs, retention_s: float, *, young_s: floa
         database,
         "DELETE FROM tasks WHERE id IN (SELECT t.id FROM tasks t WHERE t.finished_at < :before AND t.used_at < :before"
         " AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.task = t.id)"
-        " AND NOT EXISTS (SELECT 1 FROM plans p WHERE p.task = t.id) LIMIT :batch)",
+        " AND NOT EXISTS (SELECT 1 FROM plans p WHERE p.task = t.id) LIMIT :batch)"
+        " AND used_at < :before",  # not one that is asked for at this moment
         before,
     )
     with database.write(durable=False) as db:
+        db.execute("DELETE FROM codes WHERE worker IN (SELECT name FROM workers WHERE seen_at < ?)", (before,))
         db.execute("DELETE FROM workers WHERE seen_at < ?", (before,))
+        db.execute("DELETE FROM rates WHERE at < ?", (before,))
 
     def named(digest: str) -> bool:
         with database.read() as db:
@@ -63,8 +68,13 @@ def _rows(database: Database, statement: str, before: float) -> int:
     """Repeats a deletion until it finds nothing."""
     total = 0
     while True:
-        with database.write() as db:
-            done = db.execute(statement, {"before": before, "batch": BATCH}).rowcount
+        done = _batch(database, statement, before)
         total += done
         if done < BATCH:
             return total
+
+
+@repeated
+def _batch(database: Database, statement: str, before: float) -> int:
+    with database.write() as db:
+        return db.execute(statement, {"before": before, "ticket": ticket_at(before), "batch": BATCH}).rowcount

@@ -4,41 +4,70 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from planner.api.jobs.blobs import Blob
+from planner.api.jobs.database import Row, Transaction
+from planner.api.jobs.errors import NotFound
 from planner.api.jobs.records import Event, JobRecord, Plan, TaskState
 
-__all__ = ["JOB", "add_event", "event_of", "files_of", "job_of", "plan_of", "state_of", "ticket"]
+__all__ = [
+    "FILE",
+    "JOB",
+    "PLAN",
+    "WAIT",
+    "add_event",
+    "current_task",
+    "event_of",
+    "files_of",
+    "job_of",
+    "job_record",
+    "plan_of",
+    "state_of",
+    "ticket",
+    "ticket_at",
+]
 
-STATUS = "CASE WHEN j.left_at IS NOT NULL THEN 'cancelled' ELSE t.status END"
-JOB = f"""
-SELECT j.id, j.tenant, j.name, j.created_at, j.left_at, j.cut, j.task, {STATUS} AS status,
+# Statements name their columns, so that a store may have more of them than this program knows.
+FILE = "INSERT INTO files (task, way, name, digest, media_type, size) VALUES"
+WAIT = "INSERT INTO queue (lane, tenant, task, not_before) VALUES (?, ?, ?, ?)"
+JOB = """
+SELECT j.id, j.tenant, j.name, j.created_at, j.left_at, j.cut, j.task, j.status,
   t.kind, t.started_at, t.finished_at, t.progress, t.summary, t.error, t.options, t.attempts,
   (SELECT p.id FROM plans p WHERE p.tenant = j.tenant AND p.id = t.plan) AS plan
 FROM jobs j JOIN tasks t ON t.id = j.task
 """
+PLAN = """
+SELECT p.tenant, p.id, p.cursor, p.task, p.name, p.created_at, t.summary, t.options
+FROM plans p JOIN tasks t ON t.id = p.task
+"""
 
 
-def ticket() -> str:
+def ticket(now: float) -> str:
     """A name nobody can guess; later ones sort behind earlier ones."""
-    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"
+    return ticket_at(now) + os.urandom(10).hex()
 
 
-def add_event(db: sqlite3.Connection, task: int, kind: str, data: Mapping[str, Any], at: float) -> None:
+def ticket_at(moment: float) -> str:
+    """What is between the tickets of before and those of after."""
+    return f"{max(0, int(moment * 1000)):012x}"
+
+
+def add_event(db: Transaction, task: int, kind: str, data: Mapping[str, Any], at: float) -> None:
     last = db.execute("SELECT COALESCE(MAX(seq), 0) FROM events WHERE task = ?", (task,)).fetchone()[0]
-    db.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", (task, last + 1, kind, json.dumps(dict(data)), at))
+    db.execute(
+        "INSERT INTO events (task, seq, type, data, at) VALUES (?, ?, ?, ?, ?)",
+        (task, last + 1, kind, json.dumps(dict(data)), at),
+    )
 
 
-def event_of(row: sqlite3.Row, earliest: float) -> Event:
+def event_of(row: Row, earliest: float) -> Event:
     """What happened before `earliest` is said to have happened then."""
     return Event(row["seq"], row["type"], json.loads(row["data"]), max(row["at"], earliest))
 
 
-def files_of(db: sqlite3.Connection, task: int, way: str) -> dict[str, Blob]:
+def files_of(db: Transaction, task: int, way: str) -> dict[str, Blob]:
     """The blobs that go `in` or come `out`, by name."""
     found = db.execute(
         "SELECT name, digest, media_type, size FROM files WHERE task = ? AND way = ? ORDER BY name", (task, way)
@@ -46,7 +75,7 @@ def files_of(db: sqlite3.Connection, task: int, way: str) -> dict[str, Blob]:
     return {r["name"]: Blob(r["digest"], r["media_type"], r["size"]) for r in found}
 
 
-def state_of(db: sqlite3.Connection, row: sqlite3.Row) -> TaskState:
+def state_of(db: Transaction, row: Row) -> TaskState:
     return TaskState(
         id=row["id"],
         kind=row["kind"],
@@ -59,7 +88,7 @@ def state_of(db: sqlite3.Connection, row: sqlite3.Row) -> TaskState:
     )
 
 
-def job_of(row: sqlite3.Row) -> JobRecord:
+def job_of(row: Row) -> JobRecord:
     left, created = row["left_at"], row["created_at"]
     apart = left is not None  # it shows what it had when it left
     started, finished = row["started_at"], left if apart else row["finished_at"]
@@ -83,7 +112,19 @@ def job_of(row: sqlite3.Row) -> JobRecord:
     )
 
 
-def plan_of(db: sqlite3.Connection, row: sqlite3.Row) -> Plan:
+def current_task(db: Transaction, key: str, locked: str = "") -> Row | None:
+    row: Row | None = db.execute(f"SELECT * FROM tasks WHERE key = ? AND current = 1{locked}", (key,)).fetchone()
+    return row
+
+
+def job_record(db: Transaction, tenant: str, job: str) -> JobRecord:
+    row = db.execute(f"{JOB} WHERE j.tenant = ? AND j.id = ?", (tenant, job)).fetchone()
+    if row is None:
+        raise NotFound(f"job {job}: there is none")
+    return job_of(row)
+
+
+def plan_of(db: Transaction, row: Row) -> Plan:
     return Plan(
         id=row["id"],
         tenant=row["tenant"],

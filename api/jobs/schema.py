@@ -2,28 +2,45 @@
 
 A job is a tenant's; the task behind it is nobody's.  `tasks.current` marks the one task of its key that new requests
 join; a task that was cancelled, or failed for a passing reason, stays for its jobs alone.
+
+`jobs.status` and `counts` follow from the other columns.  Triggers write them, so that lists by status and metrics look
+at few rows, and so that both stay right while a program of an earlier version writes to the same store.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from typing import Final
 
 from planner.api.jobs.errors import StoreUnusable
 
-__all__ = ["VERSION", "migrate"]
+__all__ = ["TABLES", "VERSION", "migrate"]
 
-VERSION = 2
+VERSION: Final = 3
 
-# From version N to N + 1.  A store that is there is changed, never thrown away: it holds what was accepted.
-_STEPS = {
-    1: (
-        "DROP INDEX IF EXISTS tasks_live",
-        "CREATE INDEX IF NOT EXISTS tasks_running ON tasks (leased_until) WHERE status = 'running'",
-        "CREATE INDEX IF NOT EXISTS tasks_status ON tasks (status, created_at)",
-    ),
+_INDEXES: Final = {
+    "tasks_current": "CREATE UNIQUE INDEX tasks_current ON tasks (key) WHERE current = 1",
+    "tasks_running": "CREATE INDEX tasks_running ON tasks (leased_until) WHERE status = 'running'",
+    "tasks_status": "CREATE INDEX tasks_status ON tasks (status, created_at)",
+    "jobs_task": "CREATE INDEX jobs_task ON jobs (task, tenant, id)",
+    "jobs_status": "CREATE INDEX jobs_status ON jobs (tenant, status, id)",
+    "turns_turn": "CREATE INDEX turns_turn ON turns (turn)",
 }
 
-_TABLES = """
+_COUNTS: Final = """
+CREATE TABLE counts (
+  what TEXT NOT NULL, status TEXT NOT NULL, shard INTEGER NOT NULL, n INTEGER NOT NULL,
+  PRIMARY KEY (what, status, shard)
+) WITHOUT ROWID"""
+_CODES: Final = "CREATE TABLE codes (worker TEXT PRIMARY KEY, code TEXT NOT NULL) WITHOUT ROWID"
+_BLOBS: Final = """
+CREATE TABLE blobs (digest TEXT PRIMARY KEY, size INTEGER NOT NULL, touched_at REAL NOT NULL, doomed_at REAL)
+  WITHOUT ROWID"""
+_BLOBS_TOUCHED: Final = "CREATE INDEX blobs_touched ON blobs (touched_at)"
+_SECRETS: Final = "CREATE TABLE secrets (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+_RATES: Final = "CREATE TABLE rates (tenant TEXT PRIMARY KEY, level REAL NOT NULL, at REAL NOT NULL) WITHOUT ROWID"
+
+TABLES: Final = f"""
 CREATE TABLE tasks (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   key TEXT NOT NULL, current INTEGER NOT NULL, kind TEXT NOT NULL, lane INTEGER NOT NULL, code TEXT NOT NULL,
@@ -32,11 +49,11 @@ CREATE TABLE tasks (
   token INTEGER NOT NULL DEFAULT 0, worker TEXT, leased_until REAL,
   attempts INTEGER NOT NULL DEFAULT 0, deaths INTEGER NOT NULL DEFAULT 0, losses INTEGER NOT NULL DEFAULT 0,
   created_at REAL NOT NULL, started_at REAL, finished_at REAL, used_at REAL NOT NULL,
-  progress TEXT NOT NULL DEFAULT '{}', summary TEXT NOT NULL DEFAULT '{}', error TEXT, plan TEXT
+  progress TEXT NOT NULL DEFAULT '{{}}', summary TEXT NOT NULL DEFAULT '{{}}', error TEXT, plan TEXT
 );
-CREATE UNIQUE INDEX tasks_current ON tasks (key) WHERE current;
-CREATE INDEX tasks_running ON tasks (leased_until) WHERE status = 'running';
-CREATE INDEX tasks_status ON tasks (status, created_at);
+{_INDEXES["tasks_current"]};
+{_INDEXES["tasks_running"]};
+{_INDEXES["tasks_status"]};
 CREATE TABLE files (
   task INTEGER NOT NULL REFERENCES tasks ON DELETE CASCADE, way TEXT NOT NULL, name TEXT NOT NULL,
   digest TEXT NOT NULL, media_type TEXT NOT NULL, size INTEGER NOT NULL,
@@ -50,12 +67,14 @@ CREATE TABLE queue (
 ) WITHOUT ROWID;
 CREATE INDEX queue_task ON queue (task);
 CREATE TABLE turns (tenant TEXT PRIMARY KEY, turn INTEGER NOT NULL) WITHOUT ROWID;
+{_INDEXES["turns_turn"]};
 CREATE TABLE jobs (
   id TEXT PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, task INTEGER NOT NULL REFERENCES tasks,
-  created_at REAL NOT NULL, left_at REAL, cut INTEGER, idempotency TEXT, fingerprint TEXT NOT NULL
+  created_at REAL NOT NULL, left_at REAL, cut INTEGER, idempotency TEXT, fingerprint TEXT NOT NULL, status TEXT
 ) WITHOUT ROWID;
 CREATE INDEX jobs_tenant ON jobs (tenant, id);
-CREATE INDEX jobs_task ON jobs (task);
+{_INDEXES["jobs_status"]};
+{_INDEXES["jobs_task"]};
 CREATE UNIQUE INDEX jobs_idempotency ON jobs (tenant, idempotency) WHERE idempotency IS NOT NULL;
 CREATE TABLE plans (
   tenant TEXT NOT NULL, id TEXT NOT NULL, cursor TEXT NOT NULL, task INTEGER NOT NULL REFERENCES tasks,
@@ -75,7 +94,66 @@ CREATE TABLE keys (
   id TEXT PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE,
   created_at REAL NOT NULL, revoked_at REAL
 ) WITHOUT ROWID;
+{_COUNTS};
+{_CODES};
+{_BLOBS};
+{_BLOBS_TOUCHED};
+{_SECRETS};
+{_RATES};
 """
+
+
+def _counted(what: str, row: str, by: int) -> str:
+    return (
+        f"INSERT INTO counts (what, status, shard, n) VALUES ('{what}', {row}.status, 0, {by})"
+        f" ON CONFLICT (what, status, shard) DO UPDATE SET n = n + {by};"
+    )
+
+
+_STATUS: Final = "CASE WHEN left_at IS NOT NULL THEN 'cancelled' ELSE (SELECT status FROM tasks WHERE id = task) END"
+_TRIGGERS: Final = (
+    "CREATE TRIGGER tasks_made AFTER INSERT ON tasks BEGIN " + _counted("tasks", "NEW", 1) + " END",
+    "CREATE TRIGGER tasks_gone AFTER DELETE ON tasks BEGIN " + _counted("tasks", "OLD", -1) + " END",
+    "CREATE TRIGGER tasks_moved AFTER UPDATE OF status ON tasks WHEN NEW.status <> OLD.status BEGIN "
+    + _counted("tasks", "OLD", -1)
+    + _counted("tasks", "NEW", 1)
+    + " UPDATE jobs SET status = NEW.status WHERE task = NEW.id AND left_at IS NULL; END",
+    f"CREATE TRIGGER jobs_made AFTER INSERT ON jobs BEGIN UPDATE jobs SET status = {_STATUS} WHERE id = NEW.id; END",
+    "CREATE TRIGGER jobs_left AFTER UPDATE OF left_at ON jobs BEGIN"
+    f" UPDATE jobs SET status = {_STATUS} WHERE id = NEW.id; END",
+    "CREATE TRIGGER jobs_moved AFTER UPDATE OF status ON jobs WHEN NEW.status IS NOT OLD.status BEGIN "
+    + _counted("jobs", "NEW", 1)
+    + " UPDATE counts SET n = n - 1 WHERE what = 'jobs' AND status = OLD.status AND shard = 0; END",
+    "CREATE TRIGGER jobs_gone AFTER DELETE ON jobs BEGIN " + _counted("jobs", "OLD", -1) + " END",
+)
+
+# From version N to N + 1.  A store that is there is changed, never thrown away: it holds what was accepted.
+_STEPS: Final = {
+    1: (
+        "DROP INDEX IF EXISTS tasks_live",
+        _INDEXES["tasks_running"].replace("INDEX", "INDEX IF NOT EXISTS"),
+        _INDEXES["tasks_status"].replace("INDEX", "INDEX IF NOT EXISTS"),
+    ),
+    2: (
+        "ALTER TABLE jobs ADD COLUMN status TEXT",
+        f"UPDATE jobs SET status = {_STATUS}",
+        "DROP INDEX tasks_current",
+        "DROP INDEX jobs_task",
+        _INDEXES["tasks_current"],
+        _INDEXES["jobs_task"],
+        _INDEXES["jobs_status"],
+        _INDEXES["turns_turn"],
+        _COUNTS,
+        _CODES,
+        _BLOBS,
+        _BLOBS_TOUCHED,
+        _SECRETS,
+        _RATES,
+        "INSERT INTO counts (what, status, shard, n) SELECT 'tasks', status, 0, COUNT(*) FROM tasks GROUP BY status",
+        "INSERT INTO counts (what, status, shard, n) SELECT 'jobs', status, 0, COUNT(*) FROM jobs GROUP BY status",
+        *_TRIGGERS,
+    ),
+}
 
 
 def migrate(db: sqlite3.Connection) -> None:
@@ -87,11 +165,12 @@ def migrate(db: sqlite3.Connection) -> None:
     if found > VERSION:
         raise StoreUnusable(f"the store is of version {found}, this program knows up to {VERSION}; use the newer one")
     if found < 1:
-        for statement in _TABLES.split(";\n"):
+        for statement in (*TABLES.split(";\n"), *_TRIGGERS):
             if statement.strip():
                 db.execute(statement)
     else:
         for version in range(found, VERSION):
             for statement in _STEPS[version]:
                 db.execute(statement)
-    db.execute(f"PRAGMA user_version = {VERSION}")
+    if found < VERSION:
+        db.execute(f"PRAGMA user_version = {VERSION}")

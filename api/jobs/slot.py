@@ -151,7 +151,8 @@ class Slot:
             store.leases.fail(self.claim, error, lasting=answer["lasting"] and not self.why, cancelled=cancelled)
         else:
             files, summary = answer["files"], answer["summary"]
-            lost = [name for name, blob in files.items() if blob.digest not in store.blobs]
+            absent = store.blobs.missing([blob.digest for blob in files.values()])
+            lost = [name for name, blob in files.items() if blob.digest in absent]
             if lost:
                 store.leases.died(self.claim, f"its result is not there ({', '.join(lost)})")
                 return

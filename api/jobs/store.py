@@ -7,44 +7,65 @@ any thread of any process that has opened the folder.  What `submit` returned is
 from __future__ import annotations
 
 import json
-import sqlite3
-import time
 from pathlib import Path
 from typing import Any
 
+from planner.api.jobs.blob_store import BlobStore
 from planner.api.jobs.blobs import Blobs
-from planner.api.jobs.database import Database
+from planner.api.jobs.database import Database, Row, Transaction, repeated
+from planner.api.jobs.endings import end_task, give_plan
 from planner.api.jobs.errors import BlobMissing, IdempotencyConflict, NotFound, QueueFull
 from planner.api.jobs.keys import Keys
-from planner.api.jobs.leases import Leases, end_task, give_plan
+from planner.api.jobs.leases import Leases
 from planner.api.jobs.purge import Purged, purge
 from planner.api.jobs.records import ENDED, Event, JobRecord, Plan, Submitted, TaskState
-from planner.api.jobs.rows import JOB, STATUS, add_event, event_of, files_of, job_of, plan_of, state_of, ticket
-from planner.api.jobs.tasks import Task
+from planner.api.jobs.rows import (
+    FILE,
+    JOB,
+    PLAN,
+    WAIT,
+    add_event,
+    current_task,
+    event_of,
+    files_of,
+    job_of,
+    job_record,
+    plan_of,
+    state_of,
+    ticket,
+)
+from planner.api.jobs.sqlite import SqliteDatabase
+from planner.api.jobs.tasks import INTERACTIVE, SEARCH, Task
 
 __all__ = ["Store"]
 
 QUEUE = 100  # requests of one tenant that may wait
 USED_EVERY = 3600.0  # seconds between two notes that a result was used
+BEHIND_EVERY_EVENT = 2**62
+BEHIND_ALL = "~"  # sorts behind every ticket
 FAILURE_S = 600.0  # for which a failure is answered as it is: limits and load may have had a part in it
 
 
 class Store:
-    """The folder holds `store.sqlite` and `blobs/`.  `queue`: how many tasks of one tenant may wait.
+    """The folder holds `store.sqlite` and `blobs/` where no other database and blobs are given, and what this host
+    alone needs.  `queue`: how many tasks of one tenant may wait.
 
     Any method may raise StoreBusy, StoreFull (try again), StoreDamaged or StoreUnusable.
     """
 
-    def __init__(self, folder: Path, *, queue: int = QUEUE) -> None:
+    def __init__(
+        self, folder: Path, *, queue: int = QUEUE, database: Database | None = None, blobs: BlobStore | None = None
+    ) -> None:
         self.folder = folder
-        self.database = Database(folder / "store.sqlite")
-        self.blobs = Blobs(folder / "blobs")
+        self.database: Database = SqliteDatabase(folder / "store.sqlite") if database is None else database
+        self.blobs: BlobStore = Blobs(folder / "blobs") if blobs is None else blobs
         self.keys = Keys(self.database)
         self.leases = Leases(self.database)
         self._queue = queue
 
     # Jobs
 
+    @repeated
     def submit(
         self, tenant: str, task: Task, *, name: str, idempotency: str | None = None, fingerprint: str = ""
     ) -> Submitted:
@@ -54,8 +75,8 @@ class Store:
         fingerprint; QueueFull; BlobMissing where an input is not kept.
         """
         self._have_inputs(task)
-        now = time.time()
         with self.database.write() as db:
+            now = db.now
             if idempotency is not None:
                 known = db.execute(
                     "SELECT id, fingerprint FROM jobs WHERE tenant = ? AND idempotency = ?", (tenant, idempotency)
@@ -65,9 +86,9 @@ class Store:
                         raise IdempotencyConflict(
                             f"idempotency key {idempotency!r} was used for another request; take a new one"
                         )
-                    return Submitted(_job(db, tenant, known["id"]), created=False)
+                    return Submitted(job_record(db, tenant, known["id"]), created=False)
             row = self._join(db, task, tenant, now)
-            job = ticket()
+            job = ticket(now)
             db.execute(
                 "INSERT INTO jobs (id, tenant, name, task, created_at, idempotency, fingerprint)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -75,14 +96,14 @@ class Store:
             )
             if row["plan"] is not None:
                 give_plan(db, tenant, name, row["id"], row["plan"], now)
-            return Submitted(_job(db, tenant, job), created=True)
+            return Submitted(job_record(db, tenant, job), created=True)
 
     def answered(self, tenant: str, task: Task) -> JobRecord | None:
         """The tenant's latest job on this task where that has succeeded and all of its result is there: an equal
         request needs no other.  Writes nothing, so that it takes a fraction of a millisecond."""
         with self.database.read() as db:
-            row = _current(db, task.key)
-            if row is None or row["status"] != "succeeded" or row["used_at"] < time.time() - USED_EVERY:
+            row = current_task(db, task.key)
+            if row is None or row["status"] != "succeeded" or row["used_at"] < db.now - USED_EVERY:
                 return None
             found = db.execute(
                 f"{JOB} WHERE j.task = ? AND j.tenant = ? AND j.left_at IS NULL ORDER BY j.id DESC LIMIT 1",
@@ -90,46 +111,48 @@ class Store:
             ).fetchone()
             if found is None or (row["plan"] is not None and found["plan"] is None):
                 return None
-            return job_of(found) if self._stands(db, row, time.time()) else None
+            return job_of(found) if self._stands(db, row, db.now) else None
 
     def job(self, tenant: str, job: str) -> JobRecord:
         """NotFound."""
         with self.database.read() as db:
-            return _job(db, tenant, job)
+            return job_record(db, tenant, job)
 
     def jobs(
         self, tenant: str, status: str | None = None, limit: int = 50, after: str | None = None
     ) -> list[JobRecord]:
         """Newest first; `after`: the id of the last one seen."""
         with self.database.read() as db:
+            of_status = "" if status is None else " AND j.status = :status"
             rows = db.execute(
-                f"{JOB} WHERE j.tenant = :tenant AND (:after IS NULL OR j.id < :after)"
-                f" AND (:status IS NULL OR {STATUS} = :status) ORDER BY j.id DESC LIMIT :limit",
-                {"tenant": tenant, "after": after, "status": status, "limit": limit},
+                f"{JOB} WHERE j.tenant = :tenant{of_status} AND j.id < :after ORDER BY j.id DESC LIMIT :limit",
+                {"tenant": tenant, "after": after or BEHIND_ALL, "status": status, "limit": limit},
             )
             return [job_of(r) for r in rows]
 
+    @repeated
     def cancel(self, tenant: str, job: str) -> JobRecord:
         """Gives the job up.  Others may want its task still; else the task ends, with the best plan so far where a
         search has one: then the job is `running` until it is in.  A job that has ended stays as it is.  NotFound."""
-        now = time.time()
         with self.database.write() as db:
-            found = _job(db, tenant, job)
+            now = db.now
+            found = job_record(db, tenant, job)
+            if db.locked:  # others may have changed the task since
+                db.execute(f"SELECT 1 FROM tasks WHERE id = ?{db.locked}", (found.task,)).fetchone()
+                found = job_record(db, tenant, job)
             if found.ended:
                 return found
-            others = db.execute(
-                "SELECT tenant FROM jobs WHERE task = ? AND id <> ? AND left_at IS NULL", (found.task, job)
-            ).fetchall()
-            if others:
+            others = "SELECT 1 FROM jobs WHERE task = ? AND id <> ? AND left_at IS NULL"
+            if db.execute(f"{others} LIMIT 1", (found.task, job)).fetchone():
                 last = db.execute("SELECT COALESCE(MAX(seq), 0) FROM events WHERE task = ?", (found.task,)).fetchone()
                 db.execute("UPDATE jobs SET left_at = ?, cut = ? WHERE id = ?", (now, last[0], job))
-                if tenant not in {o["tenant"] for o in others}:
+                if not db.execute(f"{others} AND tenant = ? LIMIT 1", (found.task, job, tenant)).fetchone():
                     db.execute("DELETE FROM queue WHERE task = ? AND tenant = ?", (found.task, tenant))
             elif found.status == "queued":
                 end_task(db, found.task, "cancelled", now, lasting=False)
             else:
                 db.execute("UPDATE tasks SET cancel = 1, current = 0 WHERE id = ?", (found.task,))
-            return _job(db, tenant, job)
+            return job_record(db, tenant, job)
 
     def events(self, tenant: str, job: str, after: int = 0, limit: int = 1000) -> list[Event]:
         """Those with a higher `seq` than `after`, in order.  NotFound."""
@@ -141,9 +164,8 @@ class Store:
                 raise NotFound(f"job {job}: there is none")
             cut = row["cut"]
             rows = db.execute(
-                "SELECT seq, type, data, at FROM events WHERE task = ? AND seq > ? AND (? IS NULL OR seq <= ?)"
-                " ORDER BY seq LIMIT ?",
-                (row["task"], after, cut, cut, limit),
+                "SELECT seq, type, data, at FROM events WHERE task = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
+                (row["task"], after, BEHIND_EVERY_EVENT if cut is None else cut, limit),
             )
             # When others began the task is nobody's business but theirs.
             found = [event_of(r, row["created_at"]) for r in rows]
@@ -153,19 +175,20 @@ class Store:
 
     # Tasks without a job: artifacts, diffs
 
+    @repeated
     def ensure(self, task: Task, tenant: str = "") -> TaskState:
         """The task's state, begun where nobody has.  Wait for its end with `state`: a failure for a passing reason is
         told there, and begun anew here.  QueueFull, BlobMissing."""
-        now = time.time()
         with self.database.read() as db:
-            row = _current(db, task.key)
+            now = db.now
+            row = current_task(db, task.key)
             if row is not None and row["used_at"] > now - USED_EVERY and row["status"] != "queued":
                 state = state_of(db, row)
                 if self._stands(db, row, now):
                     return state
         self._have_inputs(task)
         with self.database.write() as db:
-            return state_of(db, self._join(db, task, tenant, now))
+            return state_of(db, self._join(db, task, tenant, db.now))
 
     def state(self, task: int) -> TaskState:
         """NotFound where it was purged."""
@@ -175,13 +198,14 @@ class Store:
                 raise NotFound(f"task {task}: there is none")
             return state_of(db, row)
 
+    @repeated
     def recover(self, digest: str, tenant: str = "") -> TaskState | None:
         """Computes again what a damaged or missing blob was the result of: the state to wait for, None where the blob
         was no result.  Equal bytes come out unless the code has changed or a time limit cut the search."""
         with self.database.write() as db:
             rows = db.execute(
-                "SELECT DISTINCT t.* FROM tasks t JOIN files f ON f.task = t.id WHERE f.digest = ? AND f.way = 'out'"
-                " ORDER BY t.id DESC",
+                "SELECT * FROM tasks WHERE id IN (SELECT task FROM files WHERE digest = ? AND way = 'out')"
+                f" ORDER BY id DESC{db.locked}",
                 (digest,),
             ).fetchall()
             if not rows:
@@ -196,7 +220,7 @@ class Store:
     def plan(self, tenant: str, plan: str) -> Plan:
         """NotFound."""
         with self.database.read() as db:
-            row = db.execute(f"{_PLAN} WHERE p.tenant = ? AND p.id = ?", (tenant, plan)).fetchone()
+            row = db.execute(f"{PLAN} WHERE p.tenant = ? AND p.id = ?", (tenant, plan)).fetchone()
             if row is None:
                 raise NotFound(f"plan {plan}: there is none")
             return plan_of(db, row)
@@ -205,11 +229,12 @@ class Store:
         """Newest first; `after`: the cursor of the last one seen."""
         with self.database.read() as db:
             rows = db.execute(
-                f"{_PLAN} WHERE p.tenant = ? AND (? IS NULL OR p.cursor < ?) ORDER BY p.cursor DESC LIMIT ?",
-                (tenant, after, after, limit),
+                f"{PLAN} WHERE p.tenant = ? AND p.cursor < ? ORDER BY p.cursor DESC LIMIT ?",
+                (tenant, after or BEHIND_ALL, limit),
             ).fetchall()
             return [plan_of(db, r) for r in rows]
 
+    @repeated
     def forget(self, tenant: str, plan: str) -> None:
         """The tenant has the plan no more; purging removes what nobody has.  NotFound."""
         with self.database.write() as db:
@@ -222,22 +247,21 @@ class Store:
         """Differs once anything was written by anyone: cheap to ask while waiting."""
         return self.database.version()
 
+    def changes(self, since: int) -> frozenset[int] | None:
+        """Tasks that were written to after that version; None: it may have been any."""
+        return self.database.changes(since)
+
     def counts(self) -> dict[str, Any]:
         """For metrics: `tasks` by status, `jobs` queued, running and ended, `oldest_s` waiting, `workers` that are
         ready, and their `slots`."""
-        now = time.time()
         with self.database.read() as db:
-            tasks = dict(db.execute("SELECT status, COUNT(*) FROM tasks GROUP BY status").fetchall())
-            live = db.execute(
-                "SELECT t.status, COUNT(*) FROM tasks t JOIN jobs j ON j.task = t.id"
-                " WHERE t.status IN ('queued', 'running') AND j.left_at IS NULL GROUP BY t.status"
-            ).fetchall()
-            every = db.execute("SELECT COUNT(*) FROM jobs").fetchone()[0]
+            now = db.now
+            rows = db.execute("SELECT what, status, SUM(n) AS n FROM counts GROUP BY what, status").fetchall()
             oldest = db.execute("SELECT MIN(created_at) FROM tasks WHERE status = 'queued'").fetchone()[0]
-        jobs = {"queued": 0, "running": 0} | dict(live)
+        tasks, jobs = ({r["status"]: int(r["n"]) for r in rows if r["what"] == what} for what in ("tasks", "jobs"))
         out: dict[str, Any] = {
             "tasks": dict.fromkeys(("queued", "running", *sorted(ENDED)), 0) | tasks,
-            "jobs": jobs | {"ended": every - sum(jobs.values())},
+            "jobs": {s: jobs.get(s, 0) for s in ("queued", "running")} | {"ended": sum(jobs.get(s, 0) for s in ENDED)},
             "oldest_s": 0.0 if oldest is None else max(0.0, now - oldest),
         }
         workers = self.leases.workers()
@@ -256,15 +280,15 @@ class Store:
                     f"{task.kind}: input {name!r} ({digest[:12]}) is not kept; put it into the blobs first"
                 )
 
-    def _stands(self, db: sqlite3.Connection, row: sqlite3.Row, now: float) -> bool:
+    def _stands(self, db: Transaction, row: Row, now: float) -> bool:
         """Whether a request may be answered with this task."""
         if row["status"] == "failed":
             return bool(row["finished_at"] > now - FAILURE_S)
-        return all(blob.digest in self.blobs for blob in files_of(db, row["id"], "out").values())
+        return self.blobs.hold(db, [blob.digest for blob in files_of(db, row["id"], "out").values()])
 
-    def _join(self, db: sqlite3.Connection, task: Task, tenant: str, now: float) -> sqlite3.Row:
+    def _join(self, db: Transaction, task: Task, tenant: str, now: float) -> Row:
         """The row of the task, current and in the tenant's queue unless it is begun."""
-        row = _current(db, task.key)
+        row = current_task(db, task.key, db.locked)
         if row is not None and not self._stands(db, row, now):
             db.execute("UPDATE tasks SET current = 0 WHERE id = ?", (row["id"],))
             row = None
@@ -272,13 +296,12 @@ class Store:
             self._have_room(db, tenant)
             made = db.execute(
                 "INSERT INTO tasks (key, current, kind, lane, code, options, status, created_at, used_at)"
-                " VALUES (?, 1, ?, ?, ?, ?, 'queued', ?, ?)",
+                " VALUES (?, 1, ?, ?, ?, ?, 'queued', ?, ?) RETURNING id",
                 (task.key, task.kind, task.lane, task.code, task.options_text, now, now),
-            ).lastrowid
-            assert made is not None
-            inputs = [(made, n, d, self.blobs.path(d).stat().st_size) for n, d in task.inputs.items()]
-            db.executemany("INSERT INTO files VALUES (?, 'in', ?, ?, '', ?)", inputs)
-            db.execute("INSERT INTO queue VALUES (?, ?, ?, 0)", (task.lane, tenant, made))
+            ).fetchone()["id"]
+            inputs = [(made, n, d, self.blobs.join(db, d)) for n, d in task.inputs.items()]
+            db.executemany(f"{FILE} (?, 'in', ?, ?, '', ?)", inputs)
+            db.execute(WAIT, (task.lane, tenant, made, 0.0))
             add_event(db, made, "queued", {}, now)
         else:
             db.execute("UPDATE tasks SET used_at = ? WHERE id = ?", (now, row["id"]))
@@ -288,30 +311,15 @@ class Store:
                 and not db.execute("SELECT 1 FROM queue WHERE lane = ? AND tenant = ? AND task = ?", waits).fetchone()
             ):
                 self._have_room(db, tenant)
-                db.execute("INSERT INTO queue VALUES (?, ?, ?, 0)", waits)
-        found = _current(db, task.key)
+                db.execute(WAIT, (*waits, 0.0))
+        found = current_task(db, task.key)
         assert found is not None
         return found
 
-    def _have_room(self, db: sqlite3.Connection, tenant: str) -> None:
-        waiting = db.execute("SELECT COUNT(*) FROM queue WHERE tenant = ?", (tenant,)).fetchone()[0]
+    def _have_room(self, db: Transaction, tenant: str) -> None:
+        db.take_turns(f"queue {tenant}")
+        waiting = db.execute(
+            "SELECT COUNT(*) FROM queue WHERE lane IN (?, ?) AND tenant = ?", (INTERACTIVE, SEARCH, tenant)
+        ).fetchone()[0]
         if waiting >= self._queue:
             raise QueueFull(f"{waiting} requests wait already, and no more than {self._queue} may; try again later")
-
-
-_PLAN = """
-SELECT p.tenant, p.id, p.cursor, p.task, p.name, p.created_at, t.summary, t.options
-FROM plans p JOIN tasks t ON t.id = p.task
-"""
-
-
-def _current(db: sqlite3.Connection, key: str) -> sqlite3.Row | None:
-    row: sqlite3.Row | None = db.execute("SELECT * FROM tasks WHERE key = ? AND current", (key,)).fetchone()
-    return row
-
-
-def _job(db: sqlite3.Connection, tenant: str, job: str) -> JobRecord:
-    row = db.execute(f"{JOB} WHERE j.tenant = ? AND j.id = ?", (tenant, job)).fetchone()
-    if row is None:
-        raise NotFound(f"job {job}: there is none")
-    return job_of(row)

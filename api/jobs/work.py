@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from planner.api.jobs.blob_store import ChildBlobs
 from planner.api.jobs.blobs import Blobs
 from planner.api.jobs.errors import BlobMissing
 from planner.api.jobs.limits import Limits
@@ -16,7 +17,8 @@ __all__ = ["JobInput", "JobResult"]
 
 @dataclass(frozen=True, slots=True)
 class JobInput:
-    """`folder`: the store's; `scratch`: an empty folder of the child's own, removed after it."""
+    """`folder`: the store's on this host; `kept`: its blobs where they are elsewhere; `scratch`: an empty folder of the
+    child's own, removed after it."""
 
     kind: str
     inputs: Mapping[str, str]
@@ -24,10 +26,11 @@ class JobInput:
     folder: Path
     scratch: Path
     limits: Limits
+    kept: ChildBlobs | None = None
 
     @property
-    def blobs(self) -> Blobs:
-        return Blobs(self.folder / "blobs")
+    def blobs(self) -> ChildBlobs:
+        return Blobs(self.folder / "blobs") if self.kept is None else self.kept
 
     def read(self, name: str) -> bytes:
         """An input.  BlobMissing, BlobDamaged."""

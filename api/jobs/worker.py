@@ -26,14 +26,16 @@ from planner.api.jobs.errors import LeaseLost, StoreDamaged, StoreError, StoreUn
 from planner.api.jobs.forks import Entry, ForkServer, begin
 from planner.api.jobs.leases import LEASE_S
 from planner.api.jobs.limits import Limits
+from planner.api.jobs.opening import open_store
 from planner.api.jobs.records import Claim
 from planner.api.jobs.scratch import bury, own_folder
 from planner.api.jobs.slot import Slot
 from planner.api.jobs.store import Store
-from planner.api.jobs.tasks import INTERACTIVE, SEARCH
+from planner.api.jobs.tasks import INTERACTIVE, KINDS, SEARCH, code_digest
+from planner.api.jobs.turns import Able
 from planner.api.jobs.work import JobInput
 from planner.api.logs import log_to
-from planner.api.settings import settings_of
+from planner.api.settings import add_settings, settings_of
 from planner.errors import UsageError
 from planner.requests.values import positive, size_with_unit
 
@@ -68,6 +70,7 @@ class Worker:
     def __post_init__(self) -> None:
         self.name = f"{os.uname().nodename[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
         self.stopping = False
+        self._able = Able(frozenset(KINDS), code_digest())
         self._forks = ForkServer()
         self._orphan_since: float | None = None
         self._at_work: list[Slot] = []
@@ -146,7 +149,8 @@ class Worker:
         # By the clock of leases too: it runs on while the machine sleeps, and may be set.
         if time.monotonic() > self._beaten + BEAT_S or abs(time.time() - self._beaten_at) > 2 * BEAT_S:
             ready = self._orphan_since is None and self._forks.ready()
-            said = self.store.leases.heartbeat(self.name, claims, pid=os.getpid(), slots=self.slots if ready else 0)
+            slots = self.slots if ready else 0
+            said = self.store.leases.heartbeat(self.name, claims, pid=os.getpid(), slots=slots, code=self._able.code)
             self._beaten, self._beaten_at = time.monotonic(), time.time()
             for slot in held:
                 slot.watch()
@@ -175,7 +179,7 @@ class Worker:
             return
         self._seen = version
         while lanes := self._free():
-            claim = self.store.leases.claim(self.name, lanes)
+            claim = self.store.leases.claim(self.name, lanes, able=self._able)
             if claim is None:
                 return
             self._begin(claim)
@@ -190,7 +194,8 @@ class Worker:
 
     def _begin(self, claim: Claim) -> None:
         folder = self._folder / f"{claim.task}-{claim.token}"
-        work = JobInput(claim.kind, claim.inputs, claim.options, self.store.folder, folder / "work", self.limits)
+        kept = self.store.blobs.for_child()
+        work = JobInput(claim.kind, claim.inputs, claim.options, self.store.folder, folder / "work", self.limits, kept)
         try:
             child = begin(work, folder, self.entry)
         except (OSError, EOFError) as e:  # EOFError: the fork server has just died; the next child begins another
@@ -232,6 +237,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="the service's folder; default: the one of `planner serve`"
     )
+    add_settings(parser, "store", "blobs")
     parser.add_argument("--slots", type=positive, default=1, metavar="N", help="number of searches at once; default: 1")
     parser.add_argument(
         "--child-memory", type=size_with_unit, default=LIMITS.memory_bytes, metavar="SIZE", help="memory of each child"
@@ -255,7 +261,9 @@ def run(options: argparse.Namespace) -> int:
     limits = Limits(memory_bytes=options.child_memory, cpu_s=options.child_cpu, wall_s=float(options.child_wall))
     retention = None if options.retention_days is None else options.retention_days * 86400.0
     try:
-        store = Store((options.data or settings_of(argparse.Namespace()).data).resolve())
+        named = argparse.Namespace(data=options.data, store=options.store, blobs=options.blobs)
+        settings = settings_of(named)
+        store = open_store(settings.data.resolve(), settings.store, settings.blobs)
         worker = Worker(store, options.slots, limits, retention, options.parent)
 
         def stop(_number: int, _frame: object) -> None:

@@ -62,7 +62,8 @@ PENDING: Final = {
     },
 )
 async def list_artifacts(request: Request, tenant: Tenant, plan_id: PlanId) -> Response:
-    plan = service_of(request).store.plan(tenant, plan_id)
+    service = service_of(request)
+    plan = await service.look(service.store.plan, tenant, plan_id)
     at = f"/v1/plans/{plan_id}/artifacts"
     names = {n: b.media_type for n, b in plan.files.items()} | MADE
     items = [
@@ -111,7 +112,7 @@ async def get_artifact(
 ) -> Response:
     """Waits for what has to be made first: 20 s, or as long as `Prefer: wait=N` says."""
     service = service_of(request)
-    plan = service.store.plan(tenant, plan_id)
+    plan = await service.look(service.store.plan, tenant, plan_id)
     if name in plan.files:
         blob = plan.files[name]
     elif name in MADE:

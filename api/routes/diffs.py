@@ -58,7 +58,8 @@ async def get_diff(
     """JSON, or a page of its own by `Accept: text/html` or `format=html`."""
     service = service_of(request)
     chosen = form or _FORMS[accepted(request, tuple(_FORMS))]
-    inputs = {side: service.store.plan(tenant, plan).files["plan.json"].digest for side, plan in (("a", a), ("b", b))}
+    plans = {side: await service.look(service.store.plan, tenant, plan) for side, plan in (("a", a), ("b", b))}
+    inputs = {side: plan.files["plan.json"].digest for side, plan in plans.items()}
     state = await service.made(Task("diff", inputs, {"form": chosen}), tenant, waits(request))
     if not state.ended:
         return pending(request, state)

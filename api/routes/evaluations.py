@@ -51,7 +51,7 @@ async def create_evaluation(
         upload = await receive(request, service.store.blobs, ("model",))
         name = query.name or upload.stem or "model"
     else:
-        plan = service.store.plan(tenant, query.plan)
+        plan = await service.look(service.store.plan, tenant, query.plan)
         if "model.onnx" not in plan.files:
             raise Problem("usage", "the plan's model was not kept; plan the model again, or send it with a strategy")
         inputs = {"model": plan.files["model.onnx"].digest, "plan": plan.files["plan.json"].digest}

@@ -70,7 +70,6 @@ async def list_jobs(
 ) -> Response:
     service = service_of(request)
     after = service.signer.after(f"jobs {tenant}", cursor)
-    # Of one state: it may look through all jobs of the tenant.
     found = await run_in_threadpool(service.store.jobs, tenant, status, limit + 1, after)
     more = service.signer.seal(f"jobs {tenant}", found[limit - 1].id) if len(found) > limit else None
     page = Jobs(items=[job_of(j) for j in found[:limit]], next=more)
@@ -89,7 +88,7 @@ async def list_jobs(
 async def get_job(request: Request, tenant: Tenant, job_id: JobId, prefer: Prefer = None) -> Response:
     """With `Prefer: wait=N` the answer comes once the job has ended, or after N seconds."""
     service = service_of(request)
-    return await _waited(request, service, service.store.job(tenant, job_id))
+    return await _waited(request, service, await service.look(service.store.job, tenant, job_id))
 
 
 @router.post(
@@ -139,13 +138,13 @@ async def get_events(
     last_event_id: Annotated[str | None, Header(description="Only what came after this event.")] = None,
 ) -> Response:
     service = service_of(request)
-    job = service.store.job(tenant, job_id)
+    job = await service.look(service.store.job, tenant, job_id)
     # Whoever has a clock that runs backwards, or something that is no number, gets all events again.
     after = int(last_event_id) if last_event_id and last_event_id.isascii() and last_event_id.isdigit() else 0
     after = min(after, 2**62)
-    if after and not service.store.events(tenant, job_id, after - 1, 1):
+    if after and not await service.look(service.store.events, tenant, job_id, after - 1, 1):
         after = 0  # no event of this job: nothing would ever come behind it
-    if job.ended and not service.store.events(tenant, job_id, after, 1):
+    if job.ended and not await service.look(service.store.events, tenant, job_id, after, 1):
         return Response(status_code=204)
     if service.streams[tenant] >= STREAMS:
         message = f"{STREAMS} event streams are open already; close some"
@@ -154,7 +153,7 @@ async def get_events(
     if request.state.method == "HEAD":
         return Response(media_type="text/event-stream", headers=headers)
     request.state.stream = True
-    body = _stream(service, tenant, job_id, after, lambda: _may_go_on(request, service, tenant))
+    body = _stream(service, tenant, job_id, job.task, after, lambda: _may_go_on(request, service, tenant))
     return StreamingResponse(body, media_type="text/event-stream", headers=headers)
 
 
@@ -167,7 +166,7 @@ def _may_go_on(request: Request, service: Service, tenant: str) -> bool:
 
 
 async def _stream(
-    service: Service, tenant: str, job: str, after: int, may_go_on: Callable[[], bool]
+    service: Service, tenant: str, job: str, task: int, after: int, may_go_on: Callable[[], bool]
 ) -> AsyncIterator[bytes]:
     """Ends after the last event, when the server stops, the key is revoked or after long: clients come back with
     `Last-Event-ID`."""
@@ -181,10 +180,11 @@ async def _stream(
         key_checked = spoken
         while not service.changes.stopping and time.monotonic() < until:
             if time.monotonic() > key_checked + KEY_S:
-                if not may_go_on():
+                if not await service.look(may_go_on):
                     return
                 key_checked = time.monotonic()
-            found = service.store.events(tenant, job, after, BATCH)
+            since = service.changes.version()
+            found = await service.look(service.store.events, tenant, job, after, BATCH)
             if found:
                 after, spoken = found[-1].seq, time.monotonic()
                 yield b"".join(_text(e.seq, e.type, {"at": moment(e.at), **e.data}) for e in found)
@@ -197,7 +197,7 @@ async def _stream(
                 yield b": still here\n\n"
                 continue
             now = time.monotonic()
-            await service.changes.wait(max(0.0, min(left, until - now, key_checked + KEY_S - now)))
+            await service.changes.wait(max(0.0, min(left, until - now, key_checked + KEY_S - now)), task, since)
     finally:
         service.metrics.streams.dec()
         service.streams[tenant] -= 1

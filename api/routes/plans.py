@@ -119,7 +119,7 @@ async def submitted(
     service.metrics.uploaded.inc(upload.size)
     identity = [task.kind, dict(task.inputs), dict(task.options)]
     fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-    job = service.store.answered(tenant, task) if idempotency is None else None
+    job = await service.look(service.store.answered, tenant, task) if idempotency is None else None
     if job is None:
         made = await run_in_threadpool(
             service.store.submit, tenant, task, name=name, idempotency=idempotency, fingerprint=fingerprint
@@ -151,7 +151,7 @@ async def submitted(
 async def list_plans(request: Request, tenant: Tenant, limit: Limit = 50, cursor: Cursor = None) -> Response:
     service = service_of(request)
     after = service.signer.after(f"plans {tenant}", cursor)
-    found = service.store.plans(tenant, limit + 1, after)
+    found = await service.look(service.store.plans, tenant, limit + 1, after)
     more = service.signer.seal(f"plans {tenant}", found[limit - 1].cursor) if len(found) > limit else None
     page = Plans(items=[entry_of(p) for p in found[:limit]], next=more)
     return document(request, page, headers=next_link(request.url, more))
@@ -178,7 +178,7 @@ async def get_plan(
     if_none_match: Annotated[str | None, Header(description="ETags that the caller has.")] = None,
 ) -> Response:
     service = service_of(request)
-    blob = service.store.plan(tenant, plan_id).files["plan.json"]
+    blob = (await service.look(service.store.plan, tenant, plan_id)).files["plan.json"]
     return await service.sent(request, blob, tenant)
 
 
@@ -200,7 +200,7 @@ async def forget_plan(
     if_match: Annotated[str | None, Header(description="Only where the plan has one of these ETags.")] = None,
 ) -> Response:
     service = service_of(request)
-    blob = service.store.plan(tenant, plan_id).files["plan.json"]
+    blob = (await service.look(service.store.plan, tenant, plan_id)).files["plan.json"]
     if if_match is not None and not matches(if_match, blob.digest[:32]):
         raise Problem("precondition-failed", f'the plan\'s ETag is "{blob.digest[:32]}"')
     await run_in_threadpool(service.store.forget, tenant, plan_id)

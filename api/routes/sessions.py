@@ -24,7 +24,8 @@ router = APIRouter(tags=["sessions"])
     responses={200: {"model": Session}, **problems()},
 )
 async def get_session(request: Request, tenant: Tenant) -> Response:
-    return document(request, Session(tenant=tenant, keys=keys_needed(service_of(request))))
+    service = service_of(request)
+    return document(request, Session(tenant=tenant, keys=await service.look(keys_needed, service)))
 
 
 @router.post(
@@ -41,7 +42,7 @@ async def create_session(request: Request) -> Response:
     """The cookie is HttpOnly, is sent from this site alone, and ends with the key or after twelve hours."""
     service = service_of(request)
     address = "" if request.client is None else request.client.host
-    within_rate(request, service, f"login {address}")  # no tenant's name has a space
+    await within_rate(request, service, f"login {address}")  # no tenant's name has a space
     media = request.headers.get("content-type", "")
     if media.split(";")[0].strip().lower() != "application/json":
         expected = ["application/json"]
@@ -58,9 +59,9 @@ async def create_session(request: Request) -> Response:
             for found in e.errors(include_input=False, include_url=False, include_context=False)
         ]
         raise Problem("validation", 'the body is not {"key": "…"}', errors=errors) from None
-    if not keys_needed(service):
+    if not await service.look(keys_needed, service):
         return document(request, Session(tenant=LOCAL, keys=False))
-    tenant, value = open_session(service, requested.key)
+    tenant, value = await service.look(open_session, service, requested.key)
     answer = document(request, Session(tenant=tenant, keys=True))
     answer.set_cookie(
         COOKIE, value, max_age=SESSION_S, path="/", httponly=True, samesite="strict", secure=service.settings.https

@@ -58,7 +58,8 @@ async def get_transfer(
 ) -> Response:  # fmt: skip
     """As `planner checkpoint plan --from A --to B --json`."""
     service = service_of(request)
-    inputs = {side: service.store.plan(tenant, plan).files["plan.json"].digest for side, plan in (("a", a), ("b", b))}
+    plans = {side: await service.look(service.store.plan, tenant, plan) for side, plan in (("a", a), ("b", b))}
+    inputs = {side: plan.files["plan.json"].digest for side, plan in plans.items()}
     options = {"lost": sorted({int(r) for r in lost.split(",") if r}), "optimizer": optimizer}
     state = await service.made(Task("transfer", inputs, options), tenant, waits(request))
     if not state.ended:

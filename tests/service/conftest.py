@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.service.http import Service, serving
+from tests.service.places import place, postgres_server, store
+
+__all__ = ["place", "postgres_server", "service", "store"]
 
 
 @pytest.fixture

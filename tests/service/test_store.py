@@ -17,6 +17,7 @@ import pytest
 
 from planner.api.jobs import blobs
 from planner.api.jobs.blobs import Blob, Blobs, digest_bytes
+from planner.api.jobs.endings import LOSSES
 from planner.api.jobs.errors import (
     BlobDamaged,
     BlobMissing,
@@ -28,17 +29,20 @@ from planner.api.jobs.errors import (
     StoreFull,
     StoreUnusable,
 )
-from planner.api.jobs.leases import DEATHS, LOSSES
+from planner.api.jobs.leases import DEATHS
 from planner.api.jobs.problems import problem
 from planner.api.jobs.records import Claim
 from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import INTERACTIVE, SEARCH, Task, code_digest
+from tests.service.earlier import STATES, made_by_version, write_as_version_2
+from tests.service.places import Place
 
 LANES = (INTERACTIVE, SEARCH)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def embedded(tmp_path: Path) -> Store:
+    """For what is of SQLite alone."""
     return Store(tmp_path / "service", queue=20)
 
 
@@ -138,14 +142,11 @@ def test_a_tenant_may_have_so_many_waiting_and_no_more(store: Store) -> None:
     assert len(store.jobs("a")) == 20
 
 
-def test_a_lost_lease_is_taken_over_and_the_first_holder_can_write_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_lease_is_taken_over_and_the_first_holder_can_write_nothing(store: Store, place: Place) -> None:
     job = store.submit("a", task(store), name="m").job
     zombie = claim(store, "w1")
     assert store.leases.claim("w2", LANES) is None
-    later = time.time() + 61.0
-    monkeypatch.setattr(time, "time", lambda: later)
+    place.at(time.time() + 61.0)
     heir = claim(store, "w2")
     assert (heir.task, heir.attempt) == (zombie.task, 2)
     assert heir.token > zombie.token
@@ -169,12 +170,12 @@ def test_a_lost_lease_is_taken_over_and_the_first_holder_can_write_nothing(
     assert [e.seq for e in store.events("a", job.id)] == [1, 2, 3, 4, 5]
 
 
-def test_a_heartbeat_keeps_a_lease(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_keeps_a_lease(store: Store, place: Place) -> None:
     store.submit("a", task(store), name="m")
     held = claim(store)
     begun = time.time()
     for k in range(1, 5):
-        monkeypatch.setattr(time, "time", lambda k=k: begun + 45.0 * k)
+        place.at(begun + 45.0 * k)
         assert store.leases.heartbeat("w", [held], slots=2, lease_s=60.0).lost == frozenset()
         assert store.leases.claim("w2", LANES) is None
     assert store.counts()["slots"] == 2
@@ -300,12 +301,14 @@ def test_a_result_whose_blob_is_gone_or_damaged_is_computed_again(store: Store) 
     assert store.recover(digest_bytes(b"nobody's")) is None
 
 
-def test_keys_are_shown_once_and_revoked_at_once(store: Store) -> None:
+def test_keys_are_shown_once_and_revoked_at_once(store: Store, place: Place) -> None:
     key, secret = store.keys.create("a", "laptop")
     assert store.keys.authenticate(secret) == "a"
     assert store.keys.authenticate(secret + "x") is None
-    assert secret.encode() not in (store.folder / "store.sqlite-wal").read_bytes()
-    other = Store(store.folder)
+    with store.database.read() as db:
+        assert not any(secret in str(column) for row in db.execute("SELECT * FROM keys") for column in tuple(row))
+    assert not any(secret.encode() in path.read_bytes() for path in place.folder.glob("store.sqlite*"))
+    other = place.open()
     other.keys.revoke(key)
     assert store.keys.authenticate(secret) is None
     assert [(k.id, k.revoked_at is not None) for k in store.keys.list("a")] == [(key, True)]
@@ -313,15 +316,15 @@ def test_keys_are_shown_once_and_revoked_at_once(store: Store) -> None:
         store.keys.revoke("nobody")
 
 
-def test_the_version_tells_of_anyones_writing_and_not_of_reading(store: Store) -> None:
-    before = store.version()
-    store.jobs("a")
-    assert store.version() == before
-    store.submit("a", task(store), name="m")
-    own = store.version()
+def test_the_version_tells_of_anyones_writing_and_not_of_reading(embedded: Store) -> None:
+    before = embedded.version()
+    embedded.jobs("a")
+    assert embedded.version() == before
+    embedded.submit("a", task(embedded), name="m")
+    own = embedded.version()
     assert own != before
-    Store(store.folder).submit("b", task(store, "n"), name="n")
-    assert store.version() != own
+    Store(embedded.folder).submit("b", task(embedded, "n"), name="n")
+    assert embedded.version() != own
 
 
 def test_purging_takes_what_is_old_and_unnamed_and_nothing_else(store: Store) -> None:
@@ -387,9 +390,9 @@ def test_a_blob_just_put_is_never_purged(tmp_path: Path) -> None:
         thread.join()
 
 
-def test_a_full_disk_is_said_and_nothing_is_half_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = task(store)
-    job = store.submit("a", kept, name="m").job
+def test_a_full_disk_is_said_and_nothing_is_half_kept(embedded: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = task(embedded)
+    job = embedded.submit("a", kept, name="m").job
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -397,20 +400,20 @@ def test_a_full_disk_is_said_and_nothing_is_half_kept(store: Store, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(StoreFull):
-            store.blobs.put(b"new")
-    assert digest_bytes(b"new") not in store.blobs
-    assert not list(store.blobs.folder.rglob(".tmp-*"))
-    db = store.database._connection()
+            embedded.blobs.put(b"new")
+    assert digest_bytes(b"new") not in embedded.blobs
+    assert not list(embedded.blobs.folder.rglob(".tmp-*"))
+    db = embedded.database._connection()
     db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0]}")
     with pytest.raises(StoreFull):
-        store.submit("a", kept, name="x" * 200_000)
+        embedded.submit("a", kept, name="x" * 200_000)
     db.execute("PRAGMA max_page_count = 1000000")
-    store.database.check()
-    assert store.job("a", job.id).status == "queued"
-    assert store.submit("a", kept, name="m").created
+    embedded.database.check()
+    assert embedded.job("a", job.id).status == "queued"
+    assert embedded.submit("a", kept, name="m").created
 
 
-def test_many_threads_submit_and_claim_without_loss(store: Store) -> None:
+def test_many_threads_submit_and_claim_without_loss(store: Store, place: Place) -> None:
     failures: list[BaseException] = []
 
     def submit(tenant: str) -> None:
@@ -423,7 +426,7 @@ def test_many_threads_submit_and_claim_without_loss(store: Store) -> None:
     threads = [threading.Thread(target=submit, args=(t,)) for t in "abcd"]
     for t in threads:
         t.start()
-    other = Store(store.folder)
+    other = place.open()
     claimed: list[int] = []
     while len(claimed) < 60 and not failures:
         held = other.leases.claim("w", LANES)
@@ -463,10 +466,10 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
         Store(tmp_path)
 
 
-def test_a_torn_database_is_noticed(store: Store) -> None:
+def test_a_torn_database_is_noticed(embedded: Store) -> None:
     for i in range(20):
-        store.submit("a", task(store, str(i), note="x" * 2000), name="m")
-    path = store.database.path
+        embedded.submit("a", task(embedded, str(i), note="x" * 2000), name="m")
+    path = embedded.database.path
     db = sqlite3.connect(path)
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
@@ -474,15 +477,15 @@ def test_a_torn_database_is_noticed(store: Store) -> None:
     content[4096 : len(content) - 4096] = b"\xa5" * (len(content) - 8192)
     path.write_bytes(bytes(content))
     with pytest.raises(StoreDamaged):
-        Store(store.folder).database.check()
+        Store(embedded.folder).database.check()
 
 
-def test_a_store_of_a_later_version_is_left_alone(store: Store) -> None:
-    db = sqlite3.connect(store.database.path)
+def test_a_store_of_a_later_version_is_left_alone(embedded: Store) -> None:
+    db = sqlite3.connect(embedded.database.path)
     db.execute("PRAGMA user_version = 99")
     db.close()
     with pytest.raises(StoreUnusable, match="newer"):
-        Store(store.folder)
+        Store(embedded.folder)
 
 
 def test_counts_are_of_everything(store: Store) -> None:
@@ -493,27 +496,27 @@ def test_counts_are_of_everything(store: Store) -> None:
     assert json.dumps(counts)
 
 
-def test_a_plan_outlives_the_last_job_that_has_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_outlives_the_last_job_that_has_it(store: Store, place: Place) -> None:
     now, day = time.time(), 86400.0
-    monkeypatch.setattr(time, "time", lambda: now - 30 * day)
+    place.at(now - 30 * day)
     plan = _planned(store)
-    monkeypatch.setattr(time, "time", lambda: now - day)
+    place.at(now - day)
     again = store.submit("a", task(store), name="m").job
     assert again.plan == plan
-    monkeypatch.setattr(time, "time", lambda: now)
+    place.at(now)
     store.purge(20 * day)
     assert store.job("a", again.id).plan == plan
     assert store.blobs.read(store.plan("a", plan).files["plan.json"].digest) == b"plan"
-    monkeypatch.setattr(time, "time", lambda: now + 40 * day)
+    place.at(now + 40 * day)
     purged = store.purge(20 * day)
     assert (purged.jobs, purged.plans, purged.tasks) == (1, 1, 1)
 
 
-def test_a_job_that_joins_does_not_tell_when_others_asked(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_joins_does_not_tell_when_others_asked(store: Store, place: Place) -> None:
     now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now - 1000)
+    place.at(now - 1000)
     _planned(store)
-    monkeypatch.setattr(time, "time", lambda: now)
+    place.at(now)
     job = store.submit("b", task(store), name="m").job
     assert {e.at for e in store.events("b", job.id)} == {job.created_at}
 
@@ -525,14 +528,12 @@ def test_another_request_for_a_finished_task_gives_its_plan_to_nobody_else(store
     assert [p.tenant for t in ("a", "b") for p in store.plans(t)] == ["b"]
 
 
-def test_a_task_that_pauses_is_begun_also_when_the_clock_was_set_back(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_pauses_is_begun_also_when_the_clock_was_set_back(store: Store, place: Place) -> None:
     store.submit("a", task(store), name="m")
     store.leases.died(claim(store), "a signal")
     assert store.leases.claim("w", LANES) is None
     now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    place.at(now - 3600)
     assert claim(store)
 
 
@@ -558,26 +559,51 @@ def test_the_folders_that_lead_to_a_blob_are_durable_before_it_is_named(
     assert synced[-2:] == [kept.folder, path.parent]
 
 
-def test_the_store_of_an_earlier_version_is_changed_into_todays(tmp_path: Path) -> None:
-    """Version 1 had one index where there are two now, which are asked for by name."""
-    old = Store(tmp_path / "old")
-    job = old.submit("a", task(old), name="m", idempotency=None, fingerprint="f").job
-    with sqlite3.connect(tmp_path / "old" / "store.sqlite") as db:
-        db.execute("DROP INDEX tasks_running")
-        db.execute("DROP INDEX tasks_status")
-        db.execute("CREATE INDEX tasks_live ON tasks (status, leased_until) WHERE status IN ('queued', 'running')")
-        db.execute("PRAGMA user_version = 1")
-    db.close()
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_store_of_an_earlier_version_is_changed_into_todays(tmp_path: Path, version: int) -> None:
+    made_by_version(version, tmp_path / "old")
     store = Store(tmp_path / "old")
+    assert {j.name: j.status for j in store.jobs("a")} == {s: s for s in STATES} | {"left": "cancelled"}
+    assert {s: {j.name for j in store.jobs("a", s)} for s in STATES} == {
+        **{s: {s} for s in STATES},
+        "cancelled": {"cancelled", "left"},
+    }
+    counts = store.counts()
+    assert counts["tasks"] == dict.fromkeys(STATES, 1)
+    assert counts["jobs"] == {"queued": 1, "running": 1, "ended": 4}
     claim(store)
-    assert store.job("a", job.id).status == "running"
     Store(tmp_path / "new")
     assert _shape(tmp_path / "old") == _shape(tmp_path / "new")
 
 
+def test_a_program_of_the_version_before_may_go_on_writing(embedded: Store) -> None:
+    """It was running when a newer one changed the store, and knows nothing of the columns that follow from others."""
+    db = sqlite3.connect(embedded.database.path)
+    write_as_version_2(db, 1, "queued")
+    db.execute(
+        "INSERT INTO jobs (id, tenant, name, task, created_at, fingerprint) VALUES (?, 'a', 'm', 1, 1.0, '')",
+        ("1" * 32,),
+    )
+    db.commit()
+    assert [j.name for j in embedded.jobs("a", "queued")] == ["m"]
+    db.execute("UPDATE tasks SET status = 'running' WHERE id = 1")
+    db.commit()
+    assert [j.name for j in embedded.jobs("a", "running")] == ["m"]
+    db.execute("UPDATE jobs SET left_at = 2.0, cut = 1 WHERE task = 1")
+    db.execute("UPDATE tasks SET status = 'succeeded' WHERE id = 1")
+    db.commit()
+    db.close()
+    assert [j.name for j in embedded.jobs("a", "cancelled")] == ["m"]
+    counts = embedded.counts()
+    assert (counts["tasks"]["succeeded"], counts["jobs"]) == (1, {"queued": 0, "running": 0, "ended": 1})
+
+
 def _shape(folder: Path) -> list[tuple[str, str, str]]:
     with sqlite3.connect(folder / "store.sqlite") as db:
-        found = db.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
+        found = [
+            (kind, name, "".join((sql or "").split()))  # where a column was added, lines break elsewhere
+            for kind, name, sql in db.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name")
+        ]
         version = db.execute("PRAGMA user_version").fetchone()[0]
     db.close()
     return [*found, ("version", "", str(version))]

@@ -1,0 +1,55 @@
+"""What the store asks of wherever its blobs lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import IO, Protocol
+
+from planner.api.jobs.database import Transaction
+
+__all__ = ["BlobStore", "ChildBlobs"]
+
+
+class ChildBlobs(Protocol):
+    def put(self, content: bytes) -> str: ...
+    def read(self, digest: str) -> bytes: ...
+
+
+class BlobStore(Protocol):
+    """Content by its SHA-256.  Any number of processes may use one at once."""
+
+    @property
+    def remote(self) -> bool:
+        """Whether it may take longer than an event loop should wait."""
+
+    def for_child(self) -> ChildBlobs:
+        """What a child is handed, which may know no more than it needs."""
+
+    def put(self, content: bytes) -> str:
+        """Keeps the content; its digest.  Once this returns it is durable.  StoreFull, StoreUnusable, StoreBusy."""
+
+    def spool(self) -> IO[bytes]:
+        """A file to write to that `adopt` can make a blob; one that is left is removed later."""
+
+    def adopt(self, file: IO[bytes], digest: str) -> None:
+        """Makes a spooled file, whose content has this digest, a blob; errors as of `put`."""
+
+    def read(self, digest: str) -> bytes:
+        """BlobMissing, BlobDamaged."""
+
+    def __contains__(self, digest: object) -> bool: ...
+
+    def hold(self, db: Transaction, digests: Collection[str]) -> bool:
+        """Whether all of them are there."""
+
+    def join(self, db: Transaction, digest: str) -> int:
+        """The size of a blob that the transaction is about to name; it is not removed meanwhile.  BlobMissing."""
+
+    def missing(self, digests: Collection[str]) -> list[str]:
+        """Those that are not there, of what a child has put; the others stay until a row names them."""
+
+    def digests(self) -> Iterator[str]:
+        """All that are kept."""
+
+    def purge(self, keep: Callable[[str], bool], *, young_s: float) -> tuple[int, int]:
+        """Removes blobs neither young nor to `keep`; how many, and their bytes."""

@@ -1,0 +1,59 @@
+"""The store that settings name: in a folder of this host, or in a database and a bucket that several hosts share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.api.jobs.blobs import Blobs
+from planner.api.jobs.errors import StoreUnusable
+from planner.api.jobs.sqlite import SqliteDatabase
+from planner.api.jobs.store import QUEUE, Store
+from planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from planner.api.jobs.blob_store import BlobStore
+    from planner.api.jobs.database import Database
+
+__all__ = ["open_blobs", "open_database", "open_store"]
+
+_POSTGRES = ("postgresql://", "postgres://")
+_S3 = "s3://"
+
+
+def open_store(folder: Path, store: str = "", blobs: str = "", *, queue: int = QUEUE) -> Store:
+    """`folder`: of this host; `store`, `blobs`: as `--store` and `--blobs` say, empty for what lies in the folder.
+
+    UsageError where they are malformed or need what is not installed; StoreError as of the store.
+    """
+    if store and not blobs:
+        raise UsageError(
+            "--store without --blobs: models and plans have to lie where all hosts reach them; add --blobs"
+        )
+    database = open_database(folder, store)
+    return Store(folder, queue=queue, database=database, blobs=open_blobs(folder, blobs, database))
+
+
+def open_database(folder: Path, store: str) -> Database:
+    """As of `open_store`."""
+    if not store:
+        return SqliteDatabase(folder / "store.sqlite")
+    if not store.startswith(_POSTGRES):
+        raise UsageError("--store: expected postgresql://HOST/DATABASE")  # not repeated: it may hold a password
+    try:
+        from planner.api.jobs.postgres.database import PostgresDatabase
+    except ImportError as e:
+        raise UsageError(f"--store needs the extra `server` ({e.name} is not installed)") from e
+    return PostgresDatabase(store)
+
+
+def open_blobs(folder: Path, blobs: str, database: Database) -> BlobStore:
+    """As of `open_store`."""
+    if not blobs:
+        return Blobs(folder / "blobs")
+    if "://" not in blobs:
+        path = Path(blobs).expanduser()
+        if not path.is_absolute():
+            raise UsageError(f"--blobs {blobs}: expected s3://BUCKET/PREFIX, or the absolute path of a shared folder")
+        return Blobs(path)
+    raise StoreUnusable(f"--blobs {blobs}: expected the absolute path of a folder that all hosts share")

@@ -1,0 +1,36 @@
+"""Errors of PostgreSQL as those of the store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+from psycopg_pool import PoolTimeout, TooManyRequests
+
+from planner.api.jobs.errors import StoreBusy, StoreConflict, StoreDamaged, StoreError, StoreFull, StoreUnusable
+
+__all__ = ["store_error"]
+
+# Another transaction was in the way; a key that it has made in the meantime, or a row that it has taken away.
+_CONFLICTS: Final = frozenset(("40001", "40P01", "23505", "23503"))
+_FULL: Final = frozenset(("53100", "53400"))
+_DAMAGED: Final = frozenset(("XX001", "XX002"))
+# Connections have run out, a lock or a statement took too long, the server stops, or is one that only reads.
+_PASSING: Final = frozenset(("53000", "53200", "53300", "55P03", "57014", "57P01", "57P02", "57P03", "57P05", "25006"))
+
+
+def store_error(where: str, e: psycopg.Error) -> StoreError:
+    """`where`: the database, without its password."""
+    code = e.sqlstate or ""
+    said = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+    if code in _CONFLICTS:
+        return StoreConflict(f"{where}: others wrote to the same rows ({said}); try again")
+    if code in _FULL:
+        return StoreFull(f"{where}: no space is left ({said}); nothing of the call was kept")
+    if code in _DAMAGED:
+        return StoreDamaged(f"{where}: {said}; restore it from a backup")
+    if isinstance(e, PoolTimeout | TooManyRequests):
+        return StoreBusy(f"{where}: no connection came free in time; try again")
+    if code in _PASSING or code.startswith("08") or (not code and isinstance(e, psycopg.OperationalError)):
+        return StoreBusy(f"{where}: cannot be asked at the moment ({said}); try again")
+    return StoreUnusable(f"{where}: {said}")

@@ -1,0 +1,61 @@
+"""What follows from what is written: states of jobs, counts, and who is told.
+
+Counts have several rows, and a connection writes to the one of its process, so that transactions seldom wait for each
+other; the count is their sum.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["TRIGGERS"]
+
+SHARDS: Final = 16
+
+TRIGGERS: Final = (
+    f"""
+CREATE FUNCTION planner_count(about TEXT, state TEXT, by BIGINT) RETURNS VOID LANGUAGE sql AS $$
+  INSERT INTO counts AS c (what, status, shard, n) VALUES (about, state, pg_backend_pid() % {SHARDS}, by)
+  ON CONFLICT (what, status, shard) DO UPDATE SET n = c.n + excluded.n
+$$""",
+    """
+CREATE FUNCTION planner_counted() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+  IF TG_OP <> 'DELETE' THEN PERFORM planner_count(TG_TABLE_NAME, NEW.status, 1); END IF;
+  IF TG_OP <> 'INSERT' THEN PERFORM planner_count(TG_TABLE_NAME, OLD.status, -1); END IF;
+  RETURN NULL;
+END $$""",
+    """
+CREATE FUNCTION planner_status_of_job() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+  NEW.status := CASE WHEN NEW.left_at IS NOT NULL THEN 'cancelled'
+    ELSE (SELECT t.status FROM tasks t WHERE t.id = NEW.task) END;
+  RETURN NEW;
+END $$""",
+    """
+CREATE FUNCTION planner_status_of_jobs() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE jobs SET status = NEW.status WHERE task = NEW.id AND left_at IS NULL;
+  RETURN NULL;
+END $$""",
+    """
+CREATE FUNCTION planner_tell() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM pg_notify('planner', CASE TG_TABLE_NAME WHEN 'tasks' THEN to_jsonb(NEW) ->> 'id'
+    ELSE to_jsonb(NEW) ->> 'task' END);
+  RETURN NULL;
+END $$""",
+    "CREATE TRIGGER tasks_counted AFTER INSERT OR DELETE ON tasks FOR EACH ROW EXECUTE FUNCTION planner_counted()",
+    "CREATE TRIGGER tasks_moved AFTER UPDATE OF status ON tasks FOR EACH ROW"
+    " WHEN (NEW.status <> OLD.status) EXECUTE FUNCTION planner_counted()",
+    "CREATE TRIGGER tasks_moved_jobs AFTER UPDATE OF status ON tasks FOR EACH ROW"
+    " WHEN (NEW.status <> OLD.status) EXECUTE FUNCTION planner_status_of_jobs()",
+    "CREATE TRIGGER jobs_have_status BEFORE INSERT OR UPDATE OF left_at ON jobs"
+    " FOR EACH ROW EXECUTE FUNCTION planner_status_of_job()",
+    "CREATE TRIGGER jobs_counted AFTER INSERT OR DELETE ON jobs FOR EACH ROW EXECUTE FUNCTION planner_counted()",
+    "CREATE TRIGGER jobs_moved AFTER UPDATE ON jobs FOR EACH ROW"
+    " WHEN (NEW.status IS DISTINCT FROM OLD.status) EXECUTE FUNCTION planner_counted()",
+    "CREATE TRIGGER events_tell AFTER INSERT ON events FOR EACH ROW EXECUTE FUNCTION planner_tell()",
+    "CREATE TRIGGER tasks_tell AFTER UPDATE OF cancel ON tasks FOR EACH ROW EXECUTE FUNCTION planner_tell()",
+    "CREATE TRIGGER jobs_tell AFTER UPDATE OF left_at ON jobs FOR EACH ROW EXECUTE FUNCTION planner_tell()",
+)

@@ -1,0 +1,74 @@
+"""Whose turn it is, and who has been silent for too long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from planner.api.jobs.database import Row, Transaction
+
+__all__ = ["ANY", "Able", "expired", "next_task"]
+
+LONGEST_PAUSE_S: Final = 60.0  # no task waits longer to begin again
+ALIVE_S: Final = 10.0  # since a worker was heard of
+
+
+@dataclass(frozen=True, slots=True)
+class Able:
+    """What a worker can do: tasks of these kinds that were asked for with its own code, and those of other code where
+    no worker that lives has that.  No code: all tasks."""
+
+    kinds: frozenset[str] = frozenset()
+    code: str = ""
+
+
+ANY: Final = Able()
+
+
+def expired(db: Transaction, now: float, lease_s: float) -> list[Row]:
+    """A lease far in the future is of a clock that was set back since."""
+    return db.execute(
+        "SELECT * FROM tasks INDEXED BY tasks_running"
+        f" WHERE status = 'running' AND (leased_until < ? OR leased_until > ?){db.locked}",
+        (now, now + 10 * lease_s + 60),
+    ).fetchall()
+
+
+# Steps from tenant to tenant along the key of the queue, so that how many tasks wait does not matter.
+_NEXT = """
+WITH RECURSIVE waiting (tenant) AS (
+  SELECT MIN(tenant) FROM queue WHERE lane = :lane
+  UNION ALL
+  SELECT (SELECT MIN(q.tenant) FROM queue q WHERE q.lane = :lane AND q.tenant > w.tenant)
+  FROM waiting w WHERE w.tenant IS NOT NULL
+), ready (tenant, turn, task) AS (
+  SELECT w.tenant, COALESCE((SELECT u.turn FROM turns u WHERE u.tenant = w.tenant), 0),
+    (SELECT MIN(q.task) FROM queue q WHERE q.lane = :lane AND q.tenant = w.tenant
+      AND (q.not_before <= :now OR q.not_before > :longest)
+      AND (:code = '' OR EXISTS (SELECT 1 FROM tasks t WHERE t.id = q.task AND :kinds LIKE '% ' || t.kind || ' %'
+        AND (t.code = :code OR t.code NOT IN (SELECT c.code FROM codes c JOIN workers v ON v.name = c.worker
+          WHERE v.seen_at > :alive AND v.slots > 0)))))
+  FROM waiting w WHERE w.tenant IS NOT NULL
+)
+SELECT tenant, task FROM ready WHERE task IS NOT NULL ORDER BY turn, task LIMIT 1
+"""
+
+
+def next_task(db: Transaction, lanes: Sequence[int], now: float, able: Able) -> tuple[str, int] | None:
+    """Tenant and task whose turn it is: the tenant served longest ago, its oldest task."""
+    for lane in lanes:
+        row = db.execute(
+            _NEXT,
+            {
+                "lane": lane,
+                "now": now,
+                "longest": now + LONGEST_PAUSE_S,  # later still: by a clock that was set back since
+                "code": able.code,
+                "kinds": f" {' '.join(sorted(able.kinds))} ",
+                "alive": now - ALIVE_S,
+            },
+        ).fetchone()
+        if row is not None:
+            return row["tenant"], row["task"]
+    return None

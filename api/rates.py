@@ -1,0 +1,59 @@
+"""How often a tenant may ask, where several replicas answer: one bucket in the database for all of them.
+
+A replica draws requests from it in batches and answers from what it has drawn, so that one request in many waits for
+the database.  All replicas together never grant more than the bucket had; a batch that is not used up within a second
+is lost, so that a tenant may be granted up to a batch for each replica less (`BATCH` of a second's requests).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+
+from planner.api.jobs.database import Database
+from planner.api.jobs.shared import draw
+from planner.api.limits import TENANTS, Rate
+
+__all__ = ["SharedBuckets"]
+
+BATCH: Final = 0.1  # seconds of the rate that are drawn at once
+FRESH_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class _Drawn:
+    left: int = 0
+    level: float = 0.0  # of the shared bucket, after the last batch
+    at: float = 0.0
+    drawing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class SharedBuckets:
+    def __init__(self, rate: float, database: Database) -> None:
+        self.rate, self.size, self._database = rate, max(1.0, 2 * rate), database
+        self._drawn: OrderedDict[str, _Drawn] = OrderedDict()
+
+    async def take(self, tenant: str) -> Rate | None:
+        """One request; None where there is no limit."""
+        if self.rate <= 0:
+            return None
+        drawn = self._drawn.setdefault(tenant, _Drawn())
+        self._drawn.move_to_end(tenant)
+        if len(self._drawn) > TENANTS:
+            self._drawn.popitem(last=False)
+        async with drawn.drawing:
+            if drawn.left < 1 or time.monotonic() > drawn.at + FRESH_S:
+                batch = max(1, int(self.rate * BATCH))
+                found = await run_in_threadpool(draw, self._database, tenant, batch, self.rate, self.size)
+                drawn.left, drawn.level = found
+                drawn.at = time.monotonic()
+            level = drawn.level + drawn.left
+            if drawn.left < 1:
+                return Rate(int(self.size), 0, (self.size - level) / self.rate, (1 - level) / self.rate)
+            drawn.left -= 1
+            return Rate(int(self.size), int(level - 1), (self.size - level + 1) / self.rate)
