@@ -28,7 +28,16 @@ from planner.api.jobs.execute import Tell, execute
 from planner.api.jobs.limits import impose
 from planner.api.jobs.problems import problem
 from planner.api.jobs.work import JobInput, JobResult
-from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError, VerificationError
+from planner.errors import (
+    EndedError,
+    InfeasibleError,
+    InputError,
+    LimitError,
+    NoPlanError,
+    PlannerError,
+    UsageError,
+    VerificationError,
+)
 from planner.processes import die_with
 
 __all__ = ["MESSAGE_BYTES", "main"]
@@ -133,7 +142,7 @@ class Teller:
             self.send(kind="progress", **held)
 
     def send(self, **message: Any) -> None:
-        if message["kind"] in ("result", "error"):
+        if message["kind"] in ("result", "error", "died"):
             self._flush()
         data = json.dumps(message).encode()
         with self._lock:
@@ -171,6 +180,10 @@ def _failed(error: BaseException) -> dict[str, Any]:
     message = str(error)[:8000]
     lasting, more = False, {}
     match error:
+        case LimitError():
+            name = f"child-{error.limit}"
+        case EndedError():  # as if this process had died: the worker tries again
+            return {"kind": "died", "how": message[:LINE]}
         case PlannerError():
             kind = next((c for c in type(error).__mro__ if c in STATUSES), InputError)
             name, lasting = STATUSES[kind]

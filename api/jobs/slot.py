@@ -127,6 +127,8 @@ class Slot:
                     "problem": dict(message["problem"]),
                     "lasting": message["lasting"] is True,
                 }
+            case "died":
+                self.answer = {"kind": "died", "how": str(message["how"])}
             case "result":
                 blobs = message["files"].items()
                 files = {str(name): Blob(str(b[0]), str(b[1]), int(b[2])) for name, b in blobs}
@@ -143,6 +145,8 @@ class Slot:
         answer = self.answer
         if answer is None:
             self._conclude_death(store)
+        elif answer["kind"] == "died":
+            self._conclude_loss(store, answer["how"])
         elif answer["kind"] == "error":
             cancelled = self.why == "cancelled"
             error = answer["problem"]
@@ -172,13 +176,19 @@ class Slot:
         code = self.child.process.exitcode
         how = "its end is unknown" if code is None else f"status {code}" if code >= 0 else signal.Signals(-code).name
         out_of_time = code == -signal.SIGXCPU or self.cpu_s > self.limits.cpu_s + CPU_GRACE_S - 3
+        if self.why is None and out_of_time and code in (-signal.SIGXCPU, -signal.SIGKILL):
+            message = f"it used {self.limits.cpu_s} s of processor time"
+            store.leases.fail(self.claim, problem("child-cpu", message), lasting=False)
+        else:
+            self._conclude_loss(store, how)
+
+    def _conclude_loss(self, store: Store, how: str) -> None:
+        """The child, or a process that it had started, is dead: that says nothing of the request, which is tried again
+        unless it was to end anyway."""
         if self.why == "cancelled":
             store.leases.fail(self.claim, None, lasting=False, cancelled=True)
         elif self.why == "child-wall":
             store.leases.fail(self.claim, self._too_long(), lasting=False)
-        elif out_of_time and code in (-signal.SIGXCPU, -signal.SIGKILL):
-            message = f"it used {self.limits.cpu_s} s of processor time"
-            store.leases.fail(self.claim, problem("child-cpu", message), lasting=False)
         else:
             log.warning("task %d: child ended by %s: %s", self.claim.task, how, self.child.log_tail())
             store.leases.died(self.claim, how)

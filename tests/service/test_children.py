@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -97,6 +98,40 @@ def test_a_child_that_dies_is_tried_again_and_given_up_after_three_times(store: 
 def test_a_child_that_died_by_chance_is_no_failure(store: Store, worker: Worker, tmp_path: Path) -> None:
     state = ask(store, worker, does("die once", mark=str(tmp_path / "mark")))
     assert (state.status, state.attempts) == ("succeeded", 2)
+
+
+def test_an_import_that_was_killed_is_no_verdict_about_the_model(store: Store, worker: Worker) -> None:
+    """The kernel kills it first where the machine's memory runs out: it is tried again, and nobody is told that the
+    model is wrong."""
+    task = does("import for long", "plan")
+    job = store.submit("a", task, name="m").job
+    killed: set[int] = set()
+    while len(killed) < 3:
+        until(worker, lambda: bool(_imports_of(worker) - killed))
+        (pid,) = _imports_of(worker) - killed
+        os.kill(pid, signal.SIGKILL)
+        killed.add(pid)
+    until(worker, lambda: store.job("a", job.id).ended)
+    state = store.state(job.task)
+    assert (problem_of(state), state.attempts) == ("child-died", 3)
+    assert "SIGKILL" in str(state.error)
+    assert store.job("b", store.submit("b", task, name="m").job.id).status == "queued"  # nothing of this is kept
+
+
+def _imports_of(worker: Worker) -> set[int]:
+    """Processes that import, below the children of the worker."""
+    found: set[int] = set()
+    for slot in worker._at_work:
+        with contextlib.suppress(OSError):
+            pid = slot.child.process.pid
+            found |= {int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+    return found
+
+
+def test_an_import_beyond_its_limit_is_said_as_one_and_shared_with_nobody(store: Store, worker: Worker) -> None:
+    task = does("import too much")
+    assert problem_of(ask(store, worker, task)) == "child-memory"
+    assert store.ensure(task).status == "queued"
 
 
 @pytest.mark.parametrize("words", ["no JSON", "[]", '{"kind": "result"}', '{"kind": "error", "problem": 3}'])

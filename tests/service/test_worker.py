@@ -293,4 +293,4 @@ def test_limits_of_a_child_hold_for_what_it_forks(store: Store) -> None:
     with working(store, limits=replace(SMALL, memory_bytes=16 << 20)) as worker:
         state = ask(store, worker, plan_task(store, ROOT / "sample_graphs" / "resnet50.onnx", devices=2))
     assert state.error is not None
-    assert state.error["type"].rpartition(":")[2] in ("child-memory", "input-invalid")
+    assert state.error["type"].rpartition(":")[2] in ("child-memory", "child-died")  # native code may not survive it
