@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from planner.api.jobs.blobs import Blob
+from planner.api.jobs.handover import take_in
 from planner.api.jobs.records import TaskState
 from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import Task
@@ -95,8 +97,8 @@ def test_a_child_that_dies_is_tried_again_and_given_up_after_three_times(store: 
     assert state.attempts == 3
 
 
-def test_a_child_that_died_by_chance_is_no_failure(store: Store, worker: Worker, tmp_path: Path) -> None:
-    state = ask(store, worker, does("die once", mark=str(tmp_path / "mark")))
+def test_a_child_that_died_by_chance_is_no_failure(store: Store, worker: Worker) -> None:
+    state = ask(store, worker, does("die once", "plan"))
     assert (state.status, state.attempts) == ("succeeded", 2)
 
 
@@ -259,11 +261,39 @@ def test_a_clock_that_jumps_takes_no_lease_away(store: Store, worker: Worker, mo
     assert len(worker._at_work) == 1
 
 
-def test_a_result_that_is_not_there_is_computed_again(store: Store, worker: Worker) -> None:
+def test_a_large_result_is_copied_while_the_worker_goes_on(
+    store: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.api.jobs.slot.AT_ONCE", 0)
+    copying, go_on = threading.Event(), threading.Event()
+
+    def slowly(*given: Any) -> Any:
+        copying.set()
+        go_on.wait(60)
+        return take_in(*given)
+
+    monkeypatch.setattr("planner.api.jobs.slot.take_in", slowly)
+    begun = store.ensure(does("nothing", "plan"))
+    until(worker, copying.is_set)
+    for _ in range(3):
+        worker.turn()
+    assert store.state(begun.id).status == "running"
+    go_on.set()
+    until(worker, lambda: store.state(begun.id).ended)
+    assert store.blobs.read(store.state(begun.id).result["result"].digest) == b"done"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [{"best": [0, "text/plain"]}, {"best": ["../../../../secret", "text/plain"]}, {"best": [0, "text/html\r\nx: y"]}],
+    ids=["not there", "elsewhere", "no type"],
+)
+def test_a_result_that_is_not_as_it_was_said_is_computed_again(
+    store: Store, worker: Worker, files: dict[str, list[object]]
+) -> None:
     begun = store.ensure(does("spin until asked", "plan"))
     until(worker, lambda: worker._at_work)
     (slot,) = worker._at_work
-    files = {"best": Blob("0" * 64, "text/plain", 1)}
     slot.answer = {"kind": "result", "files": files, "summary": {}, "plan": None, "cancelled": False}
     until(worker, lambda: store.state(begun.id).attempts == 2)
     assert slot not in worker._at_work
