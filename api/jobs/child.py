@@ -44,6 +44,7 @@ __all__ = ["MESSAGE_BYTES", "main"]
 
 MESSAGE_BYTES = 1 << 20
 LINE = 2000  # characters of a line of progress
+TRACE = 20_000  # characters of a traceback, of which the last say most
 LINES = 300  # of a child
 EVERY_S = 0.2  # between two tellings of progress, growing to a hundredth of the time so far
 STATUSES = {
@@ -89,7 +90,7 @@ def _settle(work: JobInput, messages: int) -> None:
             with contextlib.suppress(OSError):
                 os.close(handle)
     impose(work.limits)
-    code = work.folder.parent / CODE
+    code = work.folder / CODE
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH"))))
     own = (work.scratch, work.folder / "out", *([] if work.cache is None else [work.cache]))
     work.confinement.enter(read=(work.folder / "in", code), write=own)
@@ -151,7 +152,7 @@ class Teller:
             self.send(kind="progress", **held)
 
     def send(self, **message: Any) -> None:
-        if message["kind"] in ("result", "error", "died"):
+        if message["kind"] in ("result", "error", "died", "fault"):
             self._flush()
         data = json.dumps(message).encode()
         with self._lock:
@@ -203,7 +204,8 @@ def _failed(error: BaseException) -> dict[str, Any]:
         case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             name, message = "storage-full", f"the result cannot be written: {error.strerror}"
         case _:
-            name, message = "internal", f"{type(error).__name__} (the service's log has more)"
+            text = "".join(traceback.format_exception(error))[-TRACE:]
+            return {"kind": "fault", "trace": text}
     return {"kind": "error", "problem": problem(name, message, **more), "lasting": lasting}
 
 

@@ -23,11 +23,12 @@ from planner import version
 from planner.api.jobs.blobs import Blob, Blobs
 from planner.api.jobs.errors import StoreFull, StoreUnusable
 
-__all__ = ["CODE", "ResultInvalid", "Taken", "hand_out", "lay_in", "lead_to_code", "size_of", "take_in"]
+__all__ = ["CODE", "ResultInvalid", "Taken", "hand_out", "lay_in", "size_of", "take_in"]
 
-CODE: Final = "code"  # beside the folders of children
+CODE: Final = "code"
 FILES: Final = 1000  # of a result
 PIECE: Final = 1 << 20
+_PACKAGE: Final = Path(version.__file__).resolve().parent
 _MEDIA_TYPE: Final = re.compile(r"[a-z]+/[a-z0-9.+-]+(; charset=utf-8)?|")
 
 Taken = tuple[dict[str, Blob], str | None]
@@ -37,17 +38,11 @@ class ResultInvalid(Exception):
     """What a child left is not what it said; it is not to be trusted with more."""
 
 
-def lead_to_code(folder: Path) -> None:
-    """Makes the folder where programs that a child starts find this package, wherever that lies: of the folder around
-    it, which may be a checkout with anything in it, a child sees nothing.  OSError."""
-    (folder / CODE).mkdir()
-    (folder / CODE / "planner").symlink_to(Path(version.__file__).resolve().parent)
-
-
 def lay_in(blobs: Blobs, inputs: Mapping[str, str], folder: Path) -> None:
     """Makes the folder of a child, with its inputs.  What is not kept any more is not there.  OSError."""
-    for name in ("in", "work", "out"):
+    for name in ("in", "work", "out", CODE):
         (folder / name).mkdir(parents=True, mode=0o700)
+    (folder / CODE / "planner").symlink_to(_PACKAGE)
     for name, digest in inputs.items():
         source, target = blobs.path(digest), folder / "in" / name
         with contextlib.suppress(FileNotFoundError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import secrets
 import signal
 import time
 from collections.abc import Mapping
@@ -135,6 +136,8 @@ class Slot:
                 }
             case "died":
                 self.answer = {"kind": "died", "how": str(message["how"])}
+            case "fault":
+                self.answer = {"kind": "fault", "trace": str(message["trace"])}
             case "result":
                 plan = message["plan"]
                 self.answer = {
@@ -152,6 +155,8 @@ class Slot:
             self._conclude_death(store)
         elif answer["kind"] == "died":
             self._conclude_loss(store, answer["how"])
+        elif answer["kind"] == "fault":
+            self._conclude_fault(store, answer["trace"])
         elif answer["kind"] == "error":
             cancelled = self.why == "cancelled"
             error = answer["problem"]
@@ -202,6 +207,18 @@ class Slot:
             self._taking = pool.submit(take)
             pool.shutdown(wait=False)
         return self._taking.result() if self._taking.done() else None
+
+    def _conclude_fault(self, store: Store, trace: str) -> None:
+        """A fault of ours: the log has what happened, and whoever waits is told where in the log."""
+        fault = secrets.token_hex(8)
+        jobs = store.leases.jobs(self.claim)
+        fields = {"fault": fault, "task": self.claim.task, "kind": self.claim.kind, "jobs": jobs, "exception": trace}
+        log.error("a task met a fault of the planner", extra={"fields": fields})
+        error = problem("internal", f"the planner met a fault of its own; the service's log has it as {fault}")
+        cancelled = self.why == "cancelled"
+        if self.why == "child-wall":
+            error = self._too_long()
+        store.leases.fail(self.claim, error, lasting=False, cancelled=cancelled)
 
     def _forget_damaged(self, store: Store) -> None:
         """What is damaged is removed, so that the same content can be kept again: the child cannot."""

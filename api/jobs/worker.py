@@ -25,7 +25,6 @@ from planner.api.jobs.caches import cache_of, make_room
 from planner.api.jobs.child import main
 from planner.api.jobs.errors import LeaseLost, StoreDamaged, StoreError, StoreUnusable
 from planner.api.jobs.forks import Entry, ForkServer, begin
-from planner.api.jobs.handover import lead_to_code
 from planner.api.jobs.leases import LEASE_S
 from planner.api.jobs.limits import Limits
 from planner.api.jobs.records import Claim
@@ -99,7 +98,6 @@ class Worker:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(own_folder(self._folder))
-                lead_to_code(self._folder)
             except OSError as e:
                 raise StoreUnusable(f"{self._folder}: cannot be made ({e.strerror}); give another folder") from e
             yield

@@ -142,10 +142,22 @@ def test_a_child_that_speaks_no_sense_is_ended(store: Store, worker: Worker, wor
     until(worker, lambda: store.state(begun.id).attempts == 2)
 
 
-def test_a_fault_of_ours_is_told_without_its_insides(store: Store, worker: Worker) -> None:
-    state = ask(store, worker, does("fault"))
+def test_a_fault_of_ours_is_in_the_log_and_told_by_its_id_alone(
+    store: Store, worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = [store.submit(tenant, does("fault", "plan"), name="m").job for tenant in ("a", "b")]
+    until(worker, lambda: store.job("a", jobs[0].id).ended)
+    state = store.state(jobs[0].task)
     assert problem_of(state) == "internal"
+    (fields,) = [r.fields for r in caplog.records if hasattr(r, "fields") and "fault" in r.fields]
+    assert (fields["task"], fields["kind"], set(fields["jobs"])) == (state.id, "plan", {j.id for j in jobs})
+    assert "Traceback" in fields["exception"]
+    assert "ZeroDivisionError: a fault of ours" in fields["exception"]
+    assert state.error is not None
+    assert fields["fault"] in state.error["detail"]
     assert "a fault of ours" not in str(state.error)
+    assert "ZeroDivisionError" not in str(state.error)
+    assert not any(job.id in str(state.error) for job in jobs)  # the tenants have this document in common
 
 
 def test_what_a_child_tells_is_bounded(store: Store, worker: Worker) -> None:

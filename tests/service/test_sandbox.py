@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from planner.api.jobs import forks
+from planner.api.jobs.blobs import Blobs
 from planner.api.jobs.caches import cache_of, make_room
+from planner.api.jobs.handover import CODE, lay_in
 from planner.api.jobs.sandbox import Confinement, Unconfined, announce, confinement, granted, landlock, seccomp
 from planner.api.jobs.sandbox.calls import FORBIDDEN, MACHINES
 from planner.api.jobs.sandbox.confinement import Granted
@@ -187,10 +189,7 @@ def test_keys_in_the_environment_are_not_in_the_memory_of_a_child(monkeypatch: p
 
 def test_programs_that_a_child_starts_find_the_planner(tmp_path: Path) -> None:
     """Wherever it is installed, and though nothing else of that place is to be read."""
-    from planner.api.jobs.handover import CODE, lead_to_code
-
-    lead_to_code(tmp_path)
-    (tmp_path / "work").mkdir()
+    lay_in(Blobs(tmp_path / "store" / "blobs"), {}, tmp_path)
     kept = Confinement.of("auto", tmp_path / "store")
 
     def attempt() -> None:

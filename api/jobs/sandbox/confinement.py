@@ -122,6 +122,8 @@ def _holds(found: Granted) -> bool:
 
 def _confine(found: Granted, run: Iterable[Path], read: Iterable[Path], write: Iterable[Path]) -> None:
     """Each part that there is.  OSError."""
+    if not MACHINE:
+        return  # no Linux, or one that the calls below are not known of
     gain_none()
     if found.landlock:
         landlock.restrict(run=run, read=read, write=write)

@@ -10,6 +10,7 @@ from typing import Final
 
 __all__ = ["MACHINE", "prctl", "syscall"]
 
+# What the numbers of system calls depend on; empty where this is another system than Linux of 64 bits.
 MACHINE: Final = platform.machine() if sys.platform == "linux" and sys.maxsize > 2**32 else ""
 
 _libc = ctypes.CDLL(None, use_errno=True)

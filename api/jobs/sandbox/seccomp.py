@@ -41,11 +41,13 @@ _NAMESPACES: Final = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000
 
 def available(machine: str = MACHINE) -> bool:
     """Whether this kernel filters, and this machine's numbers are known."""
+    if machine not in MACHINES:
+        return False
     try:
         prctl(_PR_GET_SECCOMP)
     except OSError:
         return False
-    return machine in MACHINES
+    return True
 
 
 def forbid(program: bytes) -> None:
