@@ -55,7 +55,7 @@ _WORK: Final[Mapping[str, str]] = {
     "result-too-large": "Send a smaller problem.",
     "storage-full": "Nothing of the request was kept; come back later.",
     "input-lost": "It was kept and is no longer what it was; send the request again.",
-    "internal": "The request's id, in `instance`, finds it in the log.",
+    "internal": "The id in `detail` finds it in the log, as does that of the request in `instance`.",
 }
 
 PROBLEMS: Final[Mapping[str, ProblemType]] = {

@@ -35,10 +35,12 @@ def run(options: argparse.Namespace) -> int:
     refuse_open_door(settings, store)
     listening = _listen(settings)
 
+    from planner.api.jobs.sandbox import announce
     from planner.api.logs import log_to
     from planner.api.workers import Workers
 
     log_to()
+    announce(settings.sandbox)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # connections are files
     with listening, Workers(settings):

@@ -11,6 +11,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from planner.api.jobs.sandbox import MODES, Mode
 from planner.errors import UsageError
 from planner.requests.values import size_with_unit
 
@@ -84,6 +85,13 @@ def _switch(text: str) -> bool:
     return text.lower() in ("1", "yes", "true")
 
 
+def _sandbox(text: str) -> Mode:
+    found = next((mode for mode in MODES if mode == text.lower()), None)
+    if found is None:
+        raise ValueError(f"expected one of {', '.join(MODES)}")
+    return found
+
+
 def _setting(parse: Callable[[str], Any], description: str, metavar: str) -> dict[str, Any]:
     return {"parse": parse, "description": description, "metavar": metavar}
 
@@ -115,6 +123,15 @@ class Settings:
     child_memory: int = field(default=8 * 2**30, metadata=_setting(_bytes, "memory of one search", "SIZE"))
     child_cpu: int = field(default=3600, metadata=_setting(_count(1), "processor seconds of one search", "S"))
     child_wall: int = field(default=3600, metadata=_setting(_count(1), "seconds of one search", "S"))
+    sandbox: Mode = field(
+        default="auto",
+        metadata=_setting(
+            _sandbox,
+            "sandbox of processes that read models: auto, as far as the kernel grants one; require, all of it, or the "
+            "service does not start; off, none",
+            "MODE",
+        ),
+    )
     rate: float = field(
         default=200.0, metadata=_setting(_rate, "requests per second and tenant, bursts of twice as many; 0: all", "R")
     )

@@ -6,9 +6,13 @@ escapes is a bug.
 
 from __future__ import annotations
 
+from typing import Literal
+
 __all__ = [
+    "EndedError",
     "InfeasibleError",
     "InputError",
+    "LimitError",
     "NoPlanError",
     "NotFasterError",
     "NotFiniteError",
@@ -51,6 +55,23 @@ class InputError(PlannerError):
     """The model, profile or plan given cannot be understood or is invalid."""
 
     exit_status = 3
+
+
+class EndedError(PlannerError):
+    """A process that worked on an input was ended before it had an answer, from outside or by a fault of native code.
+
+    That says nothing of the input, so it is no InputError: the same again may succeed.
+    """
+
+    exit_status = 5
+
+
+class LimitError(EndedError):
+    """The work on an input met a limit of the process that did it; `limit` says of what."""
+
+    def __init__(self, message: str, limit: Literal["memory", "cpu", "wall"] = "memory") -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 class InfeasibleError(PlannerError):

@@ -34,7 +34,8 @@ def replace_file(path: Path, content: bytes, *, prefix: str, mode: int | None = 
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=prefix)
     try:
         if mode is not None:
-            os.chmod(temporary, mode)  # as far as the directory allows, users share it
+            with contextlib.suppress(PermissionError):  # in a sandbox a file stays its owner's alone
+                os.chmod(temporary, mode)  # as far as the directory allows, users share it
         with os.fdopen(handle, "wb") as out:
             out.write(content)
             if sync:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import IO, Protocol
 
 from planner.api.jobs.database import Transaction
 
-__all__ = ["BlobStore", "ChildBlobs"]
-
-
-class ChildBlobs(Protocol):
-    def put(self, content: bytes) -> str: ...
-    def read(self, digest: str) -> bytes: ...
+__all__ = ["BlobStore"]
 
 
 class BlobStore(Protocol):
@@ -22,8 +18,9 @@ class BlobStore(Protocol):
     def remote(self) -> bool:
         """Whether it may take longer than an event loop should wait."""
 
-    def for_child(self) -> ChildBlobs:
-        """What a child is handed, which may know no more than it needs."""
+    def provide(self, digest: str, path: Path) -> None:
+        """Makes a file of the content, for a child that sees nothing of the store; it may be a link, and is not to be
+        written to.  BlobMissing, StoreBusy, OSError."""
 
     def put(self, content: bytes) -> str:
         """Keeps the content; its digest.  Once this returns it is durable.  StoreFull, StoreUnusable, StoreBusy."""

@@ -22,19 +22,29 @@ from types import FrameType
 from typing import Any
 
 from planner.api.jobs import preload
-from planner.api.jobs.blobs import Blob
-from planner.api.jobs.errors import BlobDamaged, BlobMissing, StoreFull
+from planner.api.jobs.errors import BlobDamaged, BlobMissing
 from planner.api.jobs.execute import Tell, execute
+from planner.api.jobs.handover import CODE, hand_out
 from planner.api.jobs.limits import impose
 from planner.api.jobs.problems import problem
 from planner.api.jobs.work import JobInput, JobResult
-from planner.errors import InfeasibleError, InputError, NoPlanError, PlannerError, UsageError, VerificationError
+from planner.errors import (
+    EndedError,
+    InfeasibleError,
+    InputError,
+    LimitError,
+    NoPlanError,
+    PlannerError,
+    UsageError,
+    VerificationError,
+)
 from planner.processes import die_with
 
 __all__ = ["MESSAGE_BYTES", "main"]
 
 MESSAGE_BYTES = 1 << 20
 LINE = 2000  # characters of a line of progress
+TRACE = 20_000  # characters of a traceback, of which the last say most
 LINES = 300  # of a child
 EVERY_S = 0.2  # between two tellings of progress, growing to a hundredth of the time so far
 STATUSES = {
@@ -48,7 +58,7 @@ STATUSES = {
 
 def main(sender: Connection, work: JobInput, do: Callable[[JobInput, Tell], JobResult] = execute) -> None:
     """Does the work and ends the process."""
-    _settle(work)
+    _settle(work, sender.fileno())
     teller = Teller(sender)
     teller.send(kind="begun", at=time.monotonic(), threads=len(os.listdir("/proc/self/task")))
     limited = threading.Event()
@@ -65,8 +75,9 @@ def main(sender: Connection, work: JobInput, do: Callable[[JobInput, Tell], JobR
     os._exit(0)  # threads of solvers may be at work still
 
 
-def _settle(work: JobInput) -> None:
-    """Makes this process one that harms nobody and outlives nobody."""
+def _settle(work: JobInput, messages: int) -> None:
+    """Makes this process one that harms nobody, reaches nothing but its folder and outlives nobody; `messages`: the
+    file that leads to the worker."""
     die_with(preload.SERVER)
     os.setsid()  # a group of its own, ended with it
     os.chdir(work.scratch)
@@ -74,7 +85,15 @@ def _settle(work: JobInput) -> None:
     null, log = os.open(os.devnull, os.O_RDONLY), os.open("../log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
+    for handle in map(int, os.listdir("/proc/self/fd")):  # also those that lead to the fork server and beyond
+        if handle > 2 and handle != messages:
+            with contextlib.suppress(OSError):
+                os.close(handle)
     impose(work.limits)
+    code = work.folder / CODE
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH"))))
+    own = (work.scratch, work.folder / "out", *([] if work.cache is None else [work.cache]))
+    work.confinement.enter(read=(work.folder / "in", code), write=own)
 
 
 def _at_the_time_limit(limited: threading.Event) -> Any:
@@ -133,7 +152,7 @@ class Teller:
             self.send(kind="progress", **held)
 
     def send(self, **message: Any) -> None:
-        if message["kind"] in ("result", "error"):
+        if message["kind"] in ("result", "error", "died", "fault"):
             self._flush()
         data = json.dumps(message).encode()
         with self._lock:
@@ -141,21 +160,18 @@ class Teller:
 
 
 def _end(work: JobInput, outcome: JobResult, limited: bool) -> dict[str, Any]:
-    """Keeps the result, and says where."""
+    """Leaves the result for the worker, and says where."""
     size = sum(len(content) for content, _ in outcome.files.values())
     if size > work.limits.result_bytes:
         message = f"{size} bytes, and a result may have {work.limits.result_bytes}"
         return {"kind": "error", "problem": problem("result-too-large", message), "lasting": True}
-    files = {n: Blob(work.blobs.put(content), media, len(content)) for n, (content, media) in outcome.files.items()}
-    plan = None if outcome.plan is None else work.blobs.put(outcome.plan)[:32]
     summary = dict(outcome.summary)
     if limited:
         summary["stopped"] = "child-cpu"
     end = {
         "kind": "result",
-        "files": {n: [b.digest, b.media_type, b.size] for n, b in files.items()},
+        **hand_out(work.folder, outcome.files, outcome.plan),
         "summary": summary,
-        "plan": plan,
         "cancelled": outcome.cancelled,
         "shared": outcome.shared and not limited,
         "limited": limited,
@@ -171,6 +187,10 @@ def _failed(error: BaseException) -> dict[str, Any]:
     message = str(error)[:8000]
     lasting, more = False, {}
     match error:
+        case LimitError():
+            name = f"child-{error.limit}"
+        case EndedError():  # as if this process had died: the worker tries again
+            return {"kind": "died", "how": message[:LINE]}
         case PlannerError():
             kind = next((c for c in type(error).__mro__ if c in STATUSES), InputError)
             name, lasting = STATUSES[kind]
@@ -181,12 +201,11 @@ def _failed(error: BaseException) -> dict[str, Any]:
             name, message = "child-memory", "memory ran out; a smaller model, or fewer candidates, would do"
         case BlobMissing() | BlobDamaged():
             name = "input-lost"
-        case StoreFull():
-            name = "storage-full"
         case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             name, message = "storage-full", f"the result cannot be written: {error.strerror}"
         case _:
-            name, message = "internal", f"{type(error).__name__} (the service's log has more)"
+            text = "".join(traceback.format_exception(error))[-TRACE:]
+            return {"kind": "fault", "trace": text}
     return {"kind": "error", "problem": problem(name, message, **more), "lasting": lasting}
 
 

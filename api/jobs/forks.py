@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import threading
@@ -22,7 +23,9 @@ from typing import Any
 
 from planner import version
 from planner.api.jobs import preload
+from planner.api.jobs.blob_store import BlobStore
 from planner.api.jobs.child import MESSAGE_BYTES, main
+from planner.api.jobs.handover import lay_in
 from planner.api.jobs.work import JobInput
 
 __all__ = ["Child", "Entry", "ForkServer", "begin"]
@@ -31,6 +34,11 @@ Entry = Callable[[Connection, JobInput], None]
 
 MESSAGES = 1000  # taken in at once
 SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+# Variables that a child may see: of Python, libraries, places and languages; keys and passwords have other names.
+_PASSED = re.compile(
+    r"PATH|HOME|LANG|LANGUAGE|LC_.*|TZ|TMPDIR|VIRTUAL_ENV|PYTHON.*|LD_.*|XDG_CACHE_HOME|PLANNER_(NATIVE|CACHE_.*)"
+    r"|MALLOC_.*|GLIBC_TUNABLES|(OPENBLAS|OMP|MKL|NUMEXPR)_.*|ORT_.*|CC|CFLAGS"
+)
 _context = multiprocessing.get_context("forkserver")
 
 
@@ -41,7 +49,8 @@ class ForkServer:
         os.environ |= dict.fromkeys(SINGLE, "1")  # no threads before a fork, and none that spin beside others' children
         here = str(Path(version.__file__).resolve().parents[1])  # where the package lies, not `api`: it may be a link
         given = [str(Path(p).resolve()) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*given, here]))  # children are in other folders
+        self.given = tuple(p for p in given if p != here)
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*self.given, here]))  # children are in other folders
         _context.set_forkserver_preload(["planner.api.jobs.preload"])
         self._pid: int | None = None
         self._warm = threading.Event()
@@ -73,12 +82,17 @@ def _nothing() -> None:
 
 @contextlib.contextmanager
 def _announced() -> Iterator[None]:
-    """Tells a fork server that begins in here what it is."""
+    """Tells a fork server that begins in here what it is, and nothing of what else stands in the environment: it would
+    be in the memory of every child."""
+    before = dict(os.environ)
+    for name in [n for n in before if not _PASSED.fullmatch(n)]:
+        del os.environ[name]
     os.environ[preload.PARENT] = str(os.getpid())
     try:
         yield
     finally:
         del os.environ[preload.PARENT]
+        os.environ |= before
 
 
 @dataclass(slots=True)
@@ -143,14 +157,14 @@ class Child:
         return pid
 
 
-def begin(work: JobInput, folder: Path, entry: Entry = main) -> Child:
-    """Starts a child, in `entry`; its scratch folder is made inside `folder`.  OSError where that cannot be."""
+def begin(work: JobInput, blobs: BlobStore, entry: Entry = main) -> Child:
+    """Starts a child, in `entry`; its folder is made, with its inputs.  OSError where that cannot be."""
     started = time.monotonic()
-    work.scratch.mkdir(parents=True)
+    lay_in(blobs, work.inputs, work.folder)
     receiver, sender = _context.Pipe(duplex=False)
     arguments: tuple[Any, ...] = (sender, work)
     process = _context.Process(target=entry, args=arguments, daemon=True)
     with _announced():  # it is started anew where it was killed
         process.start()
     sender.close()
-    return Child(process, receiver, folder, started)
+    return Child(process, receiver, work.folder, started)

@@ -237,6 +237,12 @@ class Leases:
         with self.database.write(durable=False) as db:
             _forget(db, worker)
 
+    def jobs(self, claim: Claim) -> list[str]:
+        """The jobs that wait for the task."""
+        with self.database.read() as db:
+            rows = db.execute("SELECT id FROM jobs WHERE task = ? AND left_at IS NULL ORDER BY id", (claim.task,))
+            return [r["id"] for r in rows]
+
     def waiting(self) -> bool:
         """Whether any task waits."""
         with self.database.read() as db:

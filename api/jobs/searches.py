@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from planner.api.jobs.caches import CACHE_BYTES
 from planner.api.jobs.execute import Tell
 from planner.api.jobs.requests import CONSTRAINTS, search_options
 from planner.api.jobs.work import JobInput, JobResult
@@ -26,7 +27,6 @@ SHOWN: Final = (
     *("peak_memory_bytes", "memory_limit_bytes", "search_seconds", "operators", "solver", "cached", "cancelled"),
 )
 MESSAGES: Final = 50  # shown of all
-CACHE_BYTES: Final = 4 << 30
 
 
 def search(work: JobInput, tell: Tell) -> JobResult:
@@ -36,11 +36,11 @@ def search(work: JobInput, tell: Tell) -> JobResult:
     model = work.lay_out("model", str(options.model))
     if constraints:
         work.lay_out("constraints", CONSTRAINTS)
-    store = Store(work.folder / "cache", CACHE_BYTES, note=tell.say)
-    key = request_key(options)
+    store = None if work.cache is None else Store(work.cache, CACHE_BYTES, note=tell.say)
+    key = None if store is None else request_key(options)
     (devices,) = options.counts
     with cancelled_by_signals() as cancellation:
-        answer = None if key is None else Answer.recall(store, key.of(devices))
+        answer = None if store is None or key is None else Answer.recall(store, key.of(devices))
         if answer is None:
             answer = Searcher(options, store, key, cancellation, tell).search(devices)
     if answer.cached:

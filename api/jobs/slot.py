@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import secrets
 import signal
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from planner.api.jobs.blobs import Blob
-from planner.api.jobs.errors import LeaseLost
+from planner.api.jobs.errors import BlobDamaged, BlobMissing, LeaseLost, StoreFull
 from planner.api.jobs.forks import Child
+from planner.api.jobs.handover import ResultInvalid, Taken, size_of, take_in
 from planner.api.jobs.limits import CPU_GRACE_S, Limits
 from planner.api.jobs.problems import problem
 from planner.api.jobs.records import Claim
@@ -22,6 +26,7 @@ from planner.api.jobs.store import Store
 __all__ = ["Slot"]
 
 FLUSH_S = 0.2  # between two writings of progress
+AT_ONCE = 8 << 20  # bytes of a result that is copied within a round of the worker
 SEARCHES = frozenset(("plan",))  # kinds that have something in hand when they are asked to end
 
 log = logging.getLogger("planner.worker")
@@ -45,6 +50,7 @@ class Slot:
     _events: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     _progress: dict[str, Any] = field(default_factory=dict)
     _flushed: float = 0.0
+    _taking: Future[Taken] | None = None
 
     def drop(self) -> None:
         """The lease is lost: the child works for nobody."""
@@ -78,8 +84,7 @@ class Slot:
             if (self._events or self._progress) and (ended or now > self._flushed + FLUSH_S):
                 store.leases.report(self.claim, self._events, self._progress)
                 self._events, self._progress, self._flushed = [], {}, now
-            if ended:
-                self._conclude(store)
+            if ended and self._conclude(store):
                 self.dropped = True
                 self.child.kill()  # it has nothing left to do
         except LeaseLost as e:
@@ -88,6 +93,8 @@ class Slot:
 
     def waits(self) -> list[Connection | int]:
         """What wakes the worker."""
+        if self._taking is not None:
+            return []  # the child has ended: it would wake the worker again and again
         return [self.child.process.sentinel] if self.deaf else [self.child.process.sentinel, self.child.receiver]
 
     def watch(self) -> None:
@@ -127,35 +134,52 @@ class Slot:
                     "problem": dict(message["problem"]),
                     "lasting": message["lasting"] is True,
                 }
+            case "died":
+                self.answer = {"kind": "died", "how": str(message["how"])}
+            case "fault":
+                self.answer = {"kind": "fault", "trace": str(message["trace"])}
             case "result":
-                blobs = message["files"].items()
-                files = {str(name): Blob(str(b[0]), str(b[1]), int(b[2])) for name, b in blobs}
                 plan = message["plan"]
                 self.answer = {
                     "kind": "result",
-                    "files": files,
+                    "files": {str(name): list(file) for name, file in message["files"].items()},
                     "summary": dict(message["summary"]),
                     "plan": None if plan is None else str(plan),
                     **{name: message[name] is True for name in ("cancelled", "shared", "limited")},
                 }
 
-    def _conclude(self, store: Store) -> None:
+    def _conclude(self, store: Store) -> bool:
+        """Whether the end is written: a large result takes its time."""
         answer = self.answer
         if answer is None:
             self._conclude_death(store)
+        elif answer["kind"] == "died":
+            self._conclude_loss(store, answer["how"])
+        elif answer["kind"] == "fault":
+            self._conclude_fault(store, answer["trace"])
         elif answer["kind"] == "error":
             cancelled = self.why == "cancelled"
             error = answer["problem"]
+            if str(error.get("type")).endswith(":input-lost"):
+                self._forget_damaged(store)
             if self.why == "child-wall":
                 error = self._too_long()
             store.leases.fail(self.claim, error, lasting=answer["lasting"] and not self.why, cancelled=cancelled)
         else:
-            files, summary = answer["files"], answer["summary"]
-            absent = store.blobs.missing([blob.digest for blob in files.values()])
-            lost = [name for name, blob in files.items() if blob.digest in absent]
-            if lost:
-                store.leases.died(self.claim, f"its result is not there ({', '.join(lost)})")
-                return
+            try:
+                taken = self._taken(store)
+            except ResultInvalid as e:
+                log.error("task %d: the result of its child cannot be taken (%s)", self.claim.task, e)
+                store.leases.died(self.claim, "its result was not as it said")
+                return True
+            except StoreFull as e:
+                log.error("task %d: %s", self.claim.task, e)
+                store.leases.fail(self.claim, problem("storage-full", "the result cannot be kept"), lasting=False)
+                return True
+            if taken is None:
+                return False
+            files, plan = taken
+            summary = answer["summary"]
             cut = self.why == "child-wall" and answer["cancelled"]
             if cut:
                 summary["stopped"] = "child-wall"
@@ -163,23 +187,62 @@ class Slot:
                 self.claim,
                 files,
                 summary,
-                plan=answer["plan"],
+                plan=plan,
                 # What a limit of the service has ended is an answer all the same.
                 cancelled=answer["cancelled"] and not cut and not answer["limited"],
                 shared=answer["shared"] and not cut,
             )
+        return True
+
+    def _taken(self, store: Store) -> Taken | None:
+        """The result of the child; None while a large one is being copied beside the worker's own rounds, in which
+        leases are renewed.  Errors as of `take_in`."""
+        assert self.answer is not None
+        if self._taking is None:
+            folder, files, plan = self.child.folder, self.answer["files"], self.answer["plan"]
+            take = partial(take_in, store.blobs, folder, files, plan, self.limits.result_bytes)
+            if size_of(folder) <= AT_ONCE:
+                return take()
+            pool = ThreadPoolExecutor(1, "result")
+            self._taking = pool.submit(take)
+            pool.shutdown(wait=False)
+        return self._taking.result() if self._taking.done() else None
+
+    def _conclude_fault(self, store: Store, trace: str) -> None:
+        """A fault of ours: the log has what happened, and whoever waits is told where in the log."""
+        fault = secrets.token_hex(8)
+        jobs = store.leases.jobs(self.claim)
+        fields = {"fault": fault, "task": self.claim.task, "kind": self.claim.kind, "jobs": jobs, "exception": trace}
+        log.error("a task met a fault of the planner", extra={"fields": fields})
+        error = problem("internal", f"the planner met a fault of its own; the service's log has it as {fault}")
+        cancelled = self.why == "cancelled"
+        if self.why == "child-wall":
+            error = self._too_long()
+        store.leases.fail(self.claim, error, lasting=False, cancelled=cancelled)
+
+    def _forget_damaged(self, store: Store) -> None:
+        """What is damaged is removed, so that the same content can be kept again: the child cannot."""
+        for digest in self.claim.inputs.values():
+            with contextlib.suppress(BlobDamaged, BlobMissing):
+                store.blobs.read(digest)
 
     def _conclude_death(self, store: Store) -> None:
         code = self.child.process.exitcode
         how = "its end is unknown" if code is None else f"status {code}" if code >= 0 else signal.Signals(-code).name
         out_of_time = code == -signal.SIGXCPU or self.cpu_s > self.limits.cpu_s + CPU_GRACE_S - 3
+        if self.why is None and out_of_time and code in (-signal.SIGXCPU, -signal.SIGKILL):
+            message = f"it used {self.limits.cpu_s} s of processor time"
+            store.leases.fail(self.claim, problem("child-cpu", message), lasting=False)
+        else:
+            self._conclude_loss(store, how)
+
+    def _conclude_loss(self, store: Store, how: str) -> None:
+        """The child, or a process that it had started, is dead: that says nothing of the request, which is tried again
+        unless it was to end anyway."""
         if self.why == "cancelled":
             store.leases.fail(self.claim, None, lasting=False, cancelled=True)
         elif self.why == "child-wall":
             store.leases.fail(self.claim, self._too_long(), lasting=False)
-        elif out_of_time and code in (-signal.SIGXCPU, -signal.SIGKILL):
-            message = f"it used {self.limits.cpu_s} s of processor time"
-            store.leases.fail(self.claim, problem("child-cpu", message), lasting=False)
         else:
             log.warning("task %d: child ended by %s: %s", self.claim.task, how, self.child.log_tail())
             store.leases.died(self.claim, how)

@@ -36,8 +36,9 @@ KINDS: Final[Mapping[str, int]] = {
 @cache
 def code_digest() -> str:
     """Digest of the code that computes results, as it was when this process first asked."""
-    own = sorted(Path(__file__).parent.glob("*.py"))
-    return digest_of([source_digest(), [[p.name, file_digest(p)] for p in own]])
+    folder = Path(__file__).parent
+    own = sorted(folder.rglob("*.py"))
+    return digest_of([source_digest(), [[p.relative_to(folder).as_posix(), file_digest(p)] for p in own]])
 
 
 @dataclass(frozen=True, slots=True)

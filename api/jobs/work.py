@@ -7,36 +7,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from planner.api.jobs.blob_store import ChildBlobs
-from planner.api.jobs.blobs import Blobs
-from planner.api.jobs.errors import BlobMissing
+from planner.api.jobs.blobs import digest_bytes
+from planner.api.jobs.errors import BlobDamaged, BlobMissing
 from planner.api.jobs.limits import Limits
+from planner.api.jobs.sandbox import Confinement
 
 __all__ = ["JobInput", "JobResult"]
 
 
 @dataclass(frozen=True, slots=True)
 class JobInput:
-    """`folder`: the store's on this host; `kept`: its blobs where they are elsewhere; `scratch`: an empty folder of the
-    child's own, removed after it."""
+    """`folder`: the child's, as `planner.api.jobs.handover` lays it out, removed after it; `cache`: a folder that
+    children with the same inputs share, where there is one for them."""
 
     kind: str
     inputs: Mapping[str, str]
     options: Mapping[str, Any]
     folder: Path
-    scratch: Path
     limits: Limits
-    kept: ChildBlobs | None = None
+    confinement: Confinement
+    cache: Path | None = None
 
     @property
-    def blobs(self) -> ChildBlobs:
-        return Blobs(self.folder / "blobs") if self.kept is None else self.kept
+    def scratch(self) -> Path:
+        """Where the child works."""
+        return self.folder / "work"
 
     def read(self, name: str) -> bytes:
         """An input.  BlobMissing, BlobDamaged."""
         if name not in self.inputs:
             raise BlobMissing(f"{self.kind}: expected an input {name!r}, found {', '.join(self.inputs) or 'none'}")
-        return self.blobs.read(self.inputs[name])
+        digest = self.inputs[name]
+        try:
+            content = (self.folder / "in" / name).read_bytes()
+        except FileNotFoundError:
+            raise BlobMissing(f"blob {digest}: there is none; it was removed, or never kept") from None
+        if digest_bytes(content) != digest:
+            raise BlobDamaged(f"blob {digest}: its file has other content")
+        return content
 
     def lay_out(self, name: str, at: str) -> Path:
         """An input as a file of the scratch folder, by a relative path: messages may name it."""
@@ -47,8 +55,8 @@ class JobInput:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """`files`: content and media type by name; `plan`: the bytes of plan.json, where the work was to find one;
-    `cancelled`: it is what there was when the end was asked for; not `shared`: a limit has shaped it."""
+    """`files`: content and media type by name; `plan`: the bytes of plan.json, one of the files, where the work was to
+    find one; `cancelled`: it is what there was when the end was asked for; not `shared`: a limit has shaped it."""
 
     files: Mapping[str, tuple[bytes, str]]
     summary: Mapping[str, Any] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
 
+from planner.api.jobs.caches import cache_of, make_room
 from planner.api.jobs.child import main
 from planner.api.jobs.errors import LeaseLost, StoreDamaged, StoreError, StoreUnusable
 from planner.api.jobs.forks import Entry, ForkServer, begin
@@ -28,6 +29,7 @@ from planner.api.jobs.leases import LEASE_S
 from planner.api.jobs.limits import Limits
 from planner.api.jobs.opening import open_store
 from planner.api.jobs.records import Claim
+from planner.api.jobs.sandbox import MODES, Confinement, Mode, announce
 from planner.api.jobs.scratch import bury, own_folder
 from planner.api.jobs.slot import Slot
 from planner.api.jobs.store import Store
@@ -66,12 +68,14 @@ class Worker:
     retention_s: float | None = None
     parent: int | None = None
     entry: Entry = main
+    sandbox: Mode = "auto"
 
     def __post_init__(self) -> None:
         self.name = f"{os.uname().nodename[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
         self.stopping = False
         self._able = Able(frozenset(KINDS), code_digest())
         self._forks = ForkServer()
+        self._confinement = Confinement.of(self.sandbox, self.store.folder, self._forks.given)
         self._orphan_since: float | None = None
         self._at_work: list[Slot] = []
         self._beaten = self._tried = self._checkpointed = 0.0
@@ -194,10 +198,17 @@ class Worker:
 
     def _begin(self, claim: Claim) -> None:
         folder = self._folder / f"{claim.task}-{claim.token}"
-        kept = self.store.blobs.for_child()
-        work = JobInput(claim.kind, claim.inputs, claim.options, self.store.folder, folder / "work", self.limits, kept)
         try:
-            child = begin(work, folder, self.entry)
+            work = JobInput(
+                claim.kind,
+                claim.inputs,
+                claim.options,
+                folder,
+                self.limits,
+                self._confinement,
+                cache_of(self.store.folder, claim.inputs) if claim.kind == "plan" else None,
+            )
+            child = begin(work, self.store.blobs, self.entry)
         except (OSError, EOFError) as e:  # EOFError: the fork server has just died; the next child begins another
             log.error("task %d: no child can be started (%r)", claim.task, e)
             shutil.rmtree(folder, ignore_errors=True)
@@ -207,14 +218,15 @@ class Worker:
         log.info("task %d: %s, attempt %d", claim.task, claim.kind, claim.attempt)
 
     def _purge(self) -> None:
-        if self.retention_s is None or time.monotonic() < self._purged + PURGE_S:
+        if time.monotonic() < self._purged + PURGE_S:
             return
         self._purged = time.monotonic()
-        retention = self.retention_s
 
         def purge() -> None:
             try:
-                log.info("purged %s", self.store.purge(retention))
+                make_room(self.store.folder)
+                if self.retention_s is not None:
+                    log.info("purged %s", self.store.purge(self.retention_s))
             except (StoreError, OSError) as e:
                 log.error("purging: %s", e)
 
@@ -251,6 +263,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--retention-days", type=float, metavar="D", help="days after which results are removed; default: never"
     )
+    parser.add_argument(
+        "--sandbox", choices=MODES, default=None, help="what children are kept from; see `planner serve --help`"
+    )
     parser.add_argument("--parent", type=int, metavar="PID", help="end when the process that started this has ended")
 
 
@@ -258,13 +273,15 @@ def run(options: argparse.Namespace) -> int:
     if options.retention_days is not None and not options.retention_days > 0:
         raise UsageError(f"--retention-days {options.retention_days:g}: expected a number above zero")
     log_to()
+    mode = options.sandbox or settings_of(argparse.Namespace()).sandbox
+    announce(mode)
     limits = Limits(memory_bytes=options.child_memory, cpu_s=options.child_cpu, wall_s=float(options.child_wall))
     retention = None if options.retention_days is None else options.retention_days * 86400.0
     try:
         named = argparse.Namespace(data=options.data, store=options.store, blobs=options.blobs)
         settings = settings_of(named)
         store = open_store(settings.data.resolve(), settings.store, settings.blobs)
-        worker = Worker(store, options.slots, limits, retention, options.parent)
+        worker = Worker(store, options.slots, limits, retention, options.parent, sandbox=mode)
 
         def stop(_number: int, _frame: object) -> None:
             worker.stopping = True

@@ -54,7 +54,10 @@ class Store:
         """The content of an entry; None where there is none that is whole."""
         path = self._path(kind, key)
         try:
-            data = path.read_bytes()
+            with open(path, "rb") as file:
+                data = file.read()
+                with contextlib.suppress(OSError):  # another's cache may be read-only
+                    os.utime(file.fileno())  # not by the path, which a sandbox may forbid
         except FileNotFoundError:
             return None
         except OSError as e:
@@ -66,8 +69,6 @@ class Store:
             with contextlib.suppress(OSError):
                 path.unlink()
             return None
-        with contextlib.suppress(OSError):  # another's cache may be read-only
-            os.utime(path)
         return content
 
     def write(self, kind: str, key: str, content: bytes) -> bool:
@@ -80,7 +81,7 @@ class Store:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, data, prefix=".tmp-", mode=READABLE, sync=True)
-            self._make_room()
+            self.make_room()
         except OSError as e:
             self.note(f"cache: nothing is kept in {self.folder} ({e.strerror or e}); see --cache and --no-cache")
             return False
@@ -110,6 +111,19 @@ class Store:
                 path.unlink()
         return found
 
+    def make_room(self) -> None:
+        """Removes the entries unused for longest, where all are larger than the limit."""
+        files = self._files()
+        size = sum(s.st_size for _, s in files)
+        if size <= self.limit:
+            return
+        for path, status in sorted(files, key=lambda f: (f[1].st_mtime_ns, str(f[0]))):
+            if size <= FILL * self.limit:
+                break
+            with contextlib.suppress(FileNotFoundError):  # another process makes room as well
+                path.unlink()
+            size -= status.st_size
+
     def _path(self, kind: str, key: str) -> Path:
         return self.folder / kind / key
 
@@ -124,18 +138,6 @@ class Store:
                     if _is_key(name) or name.startswith(".tmp-"):
                         found.append((path, path.stat()))
         return found
-
-    def _make_room(self) -> None:
-        files = self._files()
-        size = sum(s.st_size for _, s in files)
-        if size <= self.limit:
-            return
-        for path, status in sorted(files, key=lambda f: (f[1].st_mtime_ns, str(f[0]))):
-            if size <= FILL * self.limit:
-                break
-            with contextlib.suppress(FileNotFoundError):  # another process makes room as well
-                path.unlink()
-            size -= status.st_size
 
 
 def _unwrap(data: bytes) -> bytes | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from planner.errors import InputError, VerificationError
+from planner.errors import EndedError, InputError, VerificationError
 from planner.requests.values import progress_to
 from planner.status import CLEAR, is_shown, show_progress
 from planner.terminal import plain
@@ -135,7 +135,7 @@ def _in_child(work: Callable[[], Verification]) -> Verification:
     unlimited = Limits(memory_bytes=1 << 42, cpu_seconds=10**7, wall_seconds=1e7)
     try:
         found: Verification | InputError = run_limited(answer, limits=unlimited, what="executing the plan")
-    except InputError as e:
+    except EndedError as e:
         raise VerificationError(f"no verdict: {e}") from e
     if isinstance(found, InputError):
         raise found

@@ -14,6 +14,8 @@ from typing import Any
 from planner.api.jobs.child import main
 from planner.api.jobs.execute import Tell
 from planner.api.jobs.work import JobInput, JobResult
+from planner.frontends.file.sandbox import Limits as ImportLimits
+from planner.frontends.file.sandbox import run_limited
 from planner.requests.cancel import cancelled_by_signals
 
 __all__ = ["misbehaving"]
@@ -48,6 +50,10 @@ def _do(work: JobInput, tell: Tell) -> JobResult:
             pid = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid
             tell.say(str(pid))
             time.sleep(60)
+        case "import for long":
+            run_limited(lambda: time.sleep(60), limits=ImportLimits(), what="importing m.onnx")
+        case "import too much":
+            run_limited(lambda: bytearray(8 << 30), limits=ImportLimits(memory_bytes=1 << 28), what="importing m.onnx")
         case "grow":
             held = []
             while True:
@@ -55,7 +61,8 @@ def _do(work: JobInput, tell: Tell) -> JobResult:
         case "die":
             os.kill(os.getpid(), signal.SIGSEGV)
         case "die once":
-            mark = Path(work.options["mark"])
+            assert work.cache is not None
+            mark = work.cache / "mark"
             if not mark.exists():
                 mark.touch()
                 os._exit(7)
@@ -82,7 +89,7 @@ def _look(work: JobInput) -> dict[str, object]:
     return {
         "cwd": os.getcwd(),
         "files": os.listdir(),
-        "nice": os.nice(0),
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "group": os.getpgid(0) == os.getpid(),
         "threads": int(status["Threads"]),
         "stdin": os.readlink("/proc/self/fd/0"),

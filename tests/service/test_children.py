@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from planner.api.jobs.blobs import Blob
+from planner.api.jobs.handover import take_in
 from planner.api.jobs.records import TaskState
 from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import Task
@@ -94,9 +97,43 @@ def test_a_child_that_dies_is_tried_again_and_given_up_after_three_times(store: 
     assert state.attempts == 3
 
 
-def test_a_child_that_died_by_chance_is_no_failure(store: Store, worker: Worker, tmp_path: Path) -> None:
-    state = ask(store, worker, does("die once", mark=str(tmp_path / "mark")))
+def test_a_child_that_died_by_chance_is_no_failure(store: Store, worker: Worker) -> None:
+    state = ask(store, worker, does("die once", "plan"))
     assert (state.status, state.attempts) == ("succeeded", 2)
+
+
+def test_an_import_that_was_killed_is_no_verdict_about_the_model(store: Store, worker: Worker) -> None:
+    """The kernel kills it first where the machine's memory runs out: it is tried again, and nobody is told that the
+    model is wrong."""
+    task = does("import for long", "plan")
+    job = store.submit("a", task, name="m").job
+    killed: set[int] = set()
+    while len(killed) < 3:
+        until(worker, lambda: bool(_imports_of(worker) - killed))
+        (pid,) = _imports_of(worker) - killed
+        os.kill(pid, signal.SIGKILL)
+        killed.add(pid)
+    until(worker, lambda: store.job("a", job.id).ended)
+    state = store.state(job.task)
+    assert (problem_of(state), state.attempts) == ("child-died", 3)
+    assert "SIGKILL" in str(state.error)
+    assert store.job("b", store.submit("b", task, name="m").job.id).status == "queued"  # nothing of this is kept
+
+
+def _imports_of(worker: Worker) -> set[int]:
+    """Processes that import, below the children of the worker."""
+    found: set[int] = set()
+    for slot in worker._at_work:
+        with contextlib.suppress(OSError):
+            pid = slot.child.process.pid
+            found |= {int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+    return found
+
+
+def test_an_import_beyond_its_limit_is_said_as_one_and_shared_with_nobody(store: Store, worker: Worker) -> None:
+    task = does("import too much")
+    assert problem_of(ask(store, worker, task)) == "child-memory"
+    assert store.ensure(task).status == "queued"
 
 
 @pytest.mark.parametrize("words", ["no JSON", "[]", '{"kind": "result"}', '{"kind": "error", "problem": 3}'])
@@ -105,10 +142,22 @@ def test_a_child_that_speaks_no_sense_is_ended(store: Store, worker: Worker, wor
     until(worker, lambda: store.state(begun.id).attempts == 2)
 
 
-def test_a_fault_of_ours_is_told_without_its_insides(store: Store, worker: Worker) -> None:
-    state = ask(store, worker, does("fault"))
+def test_a_fault_of_ours_is_in_the_log_and_told_by_its_id_alone(
+    store: Store, worker: Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = [store.submit(tenant, does("fault", "plan"), name="m").job for tenant in ("a", "b")]
+    until(worker, lambda: store.job("a", jobs[0].id).ended)
+    state = store.state(jobs[0].task)
     assert problem_of(state) == "internal"
+    (fields,) = [r.fields for r in caplog.records if hasattr(r, "fields") and "fault" in r.fields]
+    assert (fields["task"], fields["kind"], set(fields["jobs"])) == (state.id, "plan", {j.id for j in jobs})
+    assert "Traceback" in fields["exception"]
+    assert "ZeroDivisionError: a fault of ours" in fields["exception"]
+    assert state.error is not None
+    assert fields["fault"] in state.error["detail"]
     assert "a fault of ours" not in str(state.error)
+    assert "ZeroDivisionError" not in str(state.error)
+    assert not any(job.id in str(state.error) for job in jobs)  # the tenants have this document in common
 
 
 def test_what_a_child_tells_is_bounded(store: Store, worker: Worker) -> None:
@@ -224,11 +273,39 @@ def test_a_clock_that_jumps_takes_no_lease_away(store: Store, worker: Worker, mo
     assert len(worker._at_work) == 1
 
 
-def test_a_result_that_is_not_there_is_computed_again(store: Store, worker: Worker) -> None:
+def test_a_large_result_is_copied_while_the_worker_goes_on(
+    store: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.api.jobs.slot.AT_ONCE", 0)
+    copying, go_on = threading.Event(), threading.Event()
+
+    def slowly(*given: Any) -> Any:
+        copying.set()
+        go_on.wait(60)
+        return take_in(*given)
+
+    monkeypatch.setattr("planner.api.jobs.slot.take_in", slowly)
+    begun = store.ensure(does("nothing", "plan"))
+    until(worker, copying.is_set)
+    for _ in range(3):
+        worker.turn()
+    assert store.state(begun.id).status == "running"
+    go_on.set()
+    until(worker, lambda: store.state(begun.id).ended)
+    assert store.blobs.read(store.state(begun.id).result["result"].digest) == b"done"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [{"best": [0, "text/plain"]}, {"best": ["../../../../secret", "text/plain"]}, {"best": [0, "text/html\r\nx: y"]}],
+    ids=["not there", "elsewhere", "no type"],
+)
+def test_a_result_that_is_not_as_it_was_said_is_computed_again(
+    store: Store, worker: Worker, files: dict[str, list[object]]
+) -> None:
     begun = store.ensure(does("spin until asked", "plan"))
     until(worker, lambda: worker._at_work)
     (slot,) = worker._at_work
-    files = {"best": Blob("0" * 64, "text/plain", 1)}
     slot.answer = {"kind": "result", "files": files, "summary": {}, "plan": None, "cancelled": False}
     until(worker, lambda: store.state(begun.id).attempts == 2)
     assert slot not in worker._at_work

@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 
+from planner.api.jobs.sandbox import granted
 from tests.service.http import ONNX
 from tests.service.process import served
 
@@ -69,6 +70,15 @@ def test_a_model_sent_to_the_service_becomes_the_plan_that_the_command_line_find
     _until(lambda: not Path(f"/proc/{worker}").exists())
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert {"listening", "request", "worker ended"} <= {line["message"] for line in lines}
+    said = [line["not_kept_from"] for line in lines if line["logger"] == "planner.sandbox"]
+    assert said == [list(granted().missing)] * 3  # by the server, the worker, and the worker after that
+
+
+def test_a_sandbox_that_is_no_mode_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "planner", "serve", "--data", str(tmp_path), "--sandbox", "perhaps"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 2
+    assert "--sandbox 'perhaps': expected one of require, auto, off" in found.stderr
 
 
 def test_the_worker_ends_when_the_server_is_killed(tmp_path: Path) -> None:

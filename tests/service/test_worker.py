@@ -87,7 +87,7 @@ def test_an_equal_graph_in_anothers_file_brings_nothing_of_that_file(
     (tmp_path / "mlp.onnx").write_bytes(theirs.SerializeToString())
     ask(store, worker, plan_task(store, tmp_path / "mlp.onnx", devices=2))
     own = ask(store, worker, plan_task(store, devices=2))
-    assert own.summary["cached"] is True
+    assert own.summary["cached"] is False  # who can write where it would be found might write what is no answer
     for blob in own.result.values():
         assert b"between us" not in store.blobs.read(blob.digest)
 
@@ -293,4 +293,4 @@ def test_limits_of_a_child_hold_for_what_it_forks(store: Store) -> None:
     with working(store, limits=replace(SMALL, memory_bytes=16 << 20)) as worker:
         state = ask(store, worker, plan_task(store, ROOT / "sample_graphs" / "resnet50.onnx", devices=2))
     assert state.error is not None
-    assert state.error["type"].rpartition(":")[2] in ("child-memory", "input-invalid")
+    assert state.error["type"].rpartition(":")[2] in ("child-memory", "child-died")  # native code may not survive it

@@ -302,6 +302,14 @@ def test_loss_is_found_and_gradients_are_not_lost():
     assert imported(nodes, inputs, ["y", "p", "m.w_grad"]).loss is None
 
 
+@pytest.mark.parametrize("stated", [True, False], ids=["by a constant", "by the file alone"])
+def test_a_reshape_into_more_elements_than_there_are_is_refused_by_name_and_shapes(stated):
+    inputs = [value("x", [64, 64])] + ([] if stated else [value("s", [2], INT64)])
+    initializers = [constant("s", [128, 64])] if stated else []
+    with pytest.raises(InputError, match=r"Reshape 'y' .*\[64, 64\] has 4096 elements.*\[128, 64\] has 8192"):
+        imported([node("Reshape", "x s", "y")], inputs, [value("y", [128, 64])], initializers)
+
+
 def test_load_model_equals_import_bytes(tmp_path):
     (tmp_path / "m.onnx").write_bytes(transformer(2))
     began = time.monotonic()

@@ -8,6 +8,7 @@ its own; the parent reads its answer from a pipe against a wall-clock deadline a
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import os
 import pickle
@@ -28,6 +29,8 @@ from planner.status import show_progress
 __all__ = ["Limits", "load_data", "load_model", "load_with_file", "run_limited"]
 
 MAX_FILE_BYTES = 2 * 1024**3 - 1  # protobuf cannot hold more in one message
+SIZE_BYTES = 8  # of the length before an answer
+CPU_GRACE = 1  # seconds of processor time between SIGXCPU, which native code may put off, and SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ def load_model(
     `bind` gives sizes of symbolic dimensions by name (`batch`) or by input and axis (`input_ids.0`);
     `batch` binds the batch dimension, or rebinds it where the file has a static one.  External weight
     data is never read.  Raises InputError for anything wrong with the file and UsageError for a name in
-    `bind` that the model does not have.
+    `bind` that the model does not have; LimitError and EndedError as of `run_limited`.
     """
     file = Path(path)
     return _load(lambda: _read(file), file.name, dict(bind or {}), batch, limits, keep=False)[0]
@@ -107,7 +110,8 @@ def _load(
 def run_limited(work: Callable[[], Any], *, limits: Limits, what: str) -> Any:
     """Result of `work()` computed in a forked child; planner errors come back as themselves.
 
-    InputError when the child runs out of memory, CPU or wall time, or dies.
+    LimitError when the child meets its limit of memory, CPU or wall time, EndedError when it dies otherwise: neither
+    says that the input is invalid.
     """
     read_end, write_end = os.pipe()
     parent = os.getpid()
@@ -116,31 +120,37 @@ def run_limited(work: Callable[[], Any], *, limits: Limits, what: str) -> Any:
         os.close(read_end)
         _child(work, write_end, limits, parent)
     os.close(write_end)
-    status: int | None = None
     try:
         payload = _receive(read_end, time.monotonic() + limits.wall_seconds)
         if payload is None:
-            raise errors.InputError(
+            raise errors.LimitError(
                 f"{what}: no result after {limits.wall_seconds:g} s, so it was stopped. The model is far larger or "
-                "stranger than any known one; simplify it, or strip what is not part of the graph."
+                "stranger than any known one, or the machine is busy; simplify it, or strip what is not part of the "
+                "graph.",
+                limit="wall",
             )
     finally:
         os.close(read_end)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)  # after its whole answer the child has nothing left to do
-        _, status = os.waitpid(pid, 0)
-    return _answer(payload, status, limits, what)
+        _, status, used = os.wait4(pid, 0)
+    return _answer(payload, limits, what, lambda: _death(status, used, limits, what))
 
 
-def _answer(payload: bytes, status: int, limits: Limits, what: str) -> Any:
-    try:
-        kind, value = pickle.loads(payload)
-    except (EOFError, pickle.UnpicklingError):
-        raise errors.InputError(f"{what}: {_death(status, limits)}") from None
+def _answer(payload: bytes, limits: Limits, what: str, death: Callable[[], errors.EndedError]) -> Any:
+    size, content = payload[:SIZE_BYTES], payload[SIZE_BYTES:]
+    if len(size) < SIZE_BYTES or int.from_bytes(size, "big") != len(content):
+        raise death()
+    kind, value = pickle.loads(content)
     if kind == "ok":
         return value
     if kind == "memory":
-        raise errors.InputError(f"{what}: it needed more than {limits.memory_bytes / 2**30:g} GiB of memory.")
+        raise errors.LimitError(f"{what}: it needed more than {limits.memory_bytes / 2**30:g} GiB of memory.")
+    if kind == "limit":
+        message, limit = value
+        raise errors.LimitError(message, limit=limit)
+    if kind == "machine":
+        raise errors.EndedError(f"{what}: the machine failed it ({value}). Nothing is known of the input; try again.")
     name, message = value
     error = getattr(errors, name, None)
     if isinstance(error, type) and issubclass(error, errors.PlannerError):
@@ -148,13 +158,28 @@ def _answer(payload: bytes, status: int, limits: Limits, what: str) -> Any:
     raise errors.InputError(f"{what}: the model could not be understood ({name}: {message[:400]}).")
 
 
-def _death(status: int, limits: Limits) -> str:
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        if number == signal.SIGXCPU or number == signal.SIGKILL:
-            return f"it was stopped after {limits.cpu_seconds} s of CPU time or for want of memory."
-        return f"the process was ended by {signal.Signals(number).name}: the model is malformed, or native code failed."
-    return "the process ended without an answer: the model is malformed, or native code failed."
+def _death(status: int, used: resource.struct_rusage, limits: Limits, what: str) -> errors.EndedError:
+    """Why a child that did not answer has ended, by what the kernel says of it.
+
+    What is killed otherwise than by a limit of its own was killed from outside, by the kernel where the machine's
+    memory ran out, or by a fault of native code: the same file may be read well at the next attempt.
+    """
+    if not os.WIFSIGNALED(status):
+        return errors.EndedError(
+            f"{what}: its process ended without an answer. Nothing is known of the input; try again."
+        )
+    number = os.WTERMSIG(status)
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    seconds = limits.cpu_seconds if most == resource.RLIM_INFINITY else min(limits.cpu_seconds, most - CPU_GRACE)
+    if number == signal.SIGXCPU or (number == signal.SIGKILL and used.ru_utime + used.ru_stime >= seconds):
+        return errors.LimitError(f"{what}: it was stopped after {seconds} s of CPU time.", limit="cpu")
+    reason = "it was killed from outside, as the kernel does where the machine's memory runs out"
+    if number not in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        reason = "native code failed in it"
+    return errors.EndedError(
+        f"{what}: the process was ended by {signal.Signals(number).name}: {reason}. Nothing is known of the input; "
+        "try again."
+    )
 
 
 def _child(work: Callable[[], Any], write_end: int, limits: Limits, parent: int) -> None:
@@ -166,18 +191,28 @@ def _child(work: Callable[[], Any], write_end: int, limits: Limits, parent: int)
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         _limit(resource.RLIMIT_AS, mapped + limits.memory_bytes)
         used = int(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
-        _limit(resource.RLIMIT_CPU, used + limits.cpu_seconds, 1)
+        _limit(resource.RLIMIT_CPU, used + limits.cpu_seconds, CPU_GRACE)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         try:
             payload = pickle.dumps(("ok", work()), protocol=pickle.HIGHEST_PROTOCOL)
-        except MemoryError:
-            payload = pickle.dumps(("memory", None))
         except BaseException as error:  # nothing may escape a forked child; the parent reports it
-            payload = pickle.dumps(("error", (type(error).__name__, str(error))))
+            payload = pickle.dumps(_said_of(error))
         with os.fdopen(write_end, "wb") as pipe:
+            pipe.write(len(payload).to_bytes(SIZE_BYTES, "big"))  # so that a part of an answer is known as one
             pipe.write(payload)
     finally:
         os._exit(0)
+
+
+def _said_of(error: BaseException) -> tuple[str, Any]:
+    """The error for the parent, which learns from it whether the input or the machine is to blame."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return "memory", None
+    if isinstance(error, OSError):
+        return "machine", str(error)
+    if isinstance(error, errors.LimitError):
+        return "limit", (str(error), error.limit)
+    return "error", (type(error).__name__, str(error))
 
 
 def _limit(what: int, value: int, grace: int = 0) -> None:

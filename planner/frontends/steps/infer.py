@@ -9,6 +9,7 @@ depends on data and stays None.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -71,6 +72,7 @@ def propagate(draft: Draft, sizes: Mapping[str, int]) -> None:
             inferred: Sequence[Inferred] = [("int64", known.shape)]
         else:
             inferred = _with_hints(op, infer_op(op, tensors, values), draft, sizes)
+            _check_reshape(op, tensors, inferred)
             results = None
             if _foldable(op) and weights.isdisjoint(op.inputs):
                 bytes_out = sum(_bytes(i) for i, o in zip(inferred, op.outputs, strict=True) if o)
@@ -132,12 +134,27 @@ def infer_op(op: Op, tensors: Mapping[str, Tensor], values: Mapping[str, Array] 
         if negative:  # a window larger than what it slides over; onnx aborts the process on what reads it
             outcome = f"a result would have the shape {list(negative[0])}"
     if isinstance(outcome, str):
-        raise InputError(
-            f"{op.type} '{op.name}' does not fit its operands: {outcome} (operands "
-            + ", ".join(f"{t.name} {list(t.shape) if t.shape is not None else '?'}" for t in operands if t)
-            + "). Check the sizes given with --bind and --batch, or re-export the model."
-        )
+        raise _misfit(op, outcome, operands)
+    _check_reshape(op, tensors, outcome)
     return list(outcome)
+
+
+def _misfit(op: Op, why: str, operands: Sequence[Tensor | None]) -> InputError:
+    shapes = ", ".join(f"{t.name} {list(t.shape) if t.shape is not None else '?'}" for t in operands if t)
+    return InputError(
+        f"{op.type} '{op.name}' does not fit its operands: {why} (operands {shapes}). Check the sizes given with "
+        "--bind and --batch, or re-export the model."
+    )
+
+
+def _check_reshape(op: Op, tensors: Mapping[str, Tensor], inferred: Sequence[Inferred]) -> None:
+    """InputError where a reshape makes more or fewer elements than there are: onnx does not count them."""
+    if op.type != "Reshape" or not op.inputs or op.inputs[0] not in tensors:
+        return
+    source, target = tensors[op.inputs[0]].shape, inferred[0][1]
+    if source is not None and target is not None and math.prod(source) != math.prod(target):
+        why = f"the shape {list(source)} has {math.prod(source)} elements, and {list(target)} has {math.prod(target)}"
+        raise _misfit(op, why, [tensors.get(t) for t in op.inputs])
 
 
 class _Attribute:
