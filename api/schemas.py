@@ -62,6 +62,7 @@ class Progress(BaseModel):
     bound_s: Annotated[float | None, Field(description="No plan is below it.")] = None
     gap: float | None = None
     seconds: float | None = None
+    paused: Annotated[bool | None, Field(description="Whether it stands still while others have their turn.")] = None
 
 
 class Job(BaseModel):

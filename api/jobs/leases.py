@@ -20,6 +20,7 @@ from planner.api.jobs.errors import LeaseLost
 from planner.api.jobs.problems import problem
 from planner.api.jobs.records import Claim
 from planner.api.jobs.rows import add_event, files_of, ticket
+from planner.api.jobs.turns import START_MS, Standing, charge, next_in, standing
 
 __all__ = ["DEATHS", "LEASE_S", "LOSSES", "Beat", "Leases", "end_task", "give_plan", "share_plan"]
 
@@ -29,7 +30,6 @@ LOSSES = 30  # workers it may lose: one that dies takes innocent tasks with it, 
 PAUSE_S = 0.5  # before a task that killed its child begins again, times the deaths
 SUSPECT = 3  # lost workers, from which on a task lets others go first
 SUSPECT_PAUSE_S = 3.0
-LONGEST_PAUSE_S = 60.0  # no task waits longer to begin again
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +45,20 @@ class Leases:
     database: Database
 
     def claim(self, worker: str, lanes: Sequence[int], lease_s: float = LEASE_S) -> Claim | None:
-        """The next task of the first lane that has one, in turns between tenants; None where nothing waits."""
+        """The next task of these lanes, of the tenant whose turn it is; None where nothing waits."""
         now = time.time()
         with self.database.read() as db:
-            if not _expired(db, now, lease_s) and _next(db, lanes, now) is None:
+            if not _expired(db, now, lease_s) and next_in(db, lanes, now) is None:
                 return None
         with self.database.write(durable=False) as db:
             for task in _expired(db, now, lease_s):
                 _lose(db, task, now)
-            found = _next(db, lanes, now)
+            found = next_in(db, lanes, now)
             if found is None:
                 return None
-            tenant, task_id = found
+            task_id = found.task
             db.execute("DELETE FROM queue WHERE task = ?", (task_id,))
-            db.execute(
-                "INSERT INTO turns SELECT ?, COALESCE(MAX(turn), 0) + 1 FROM turns WHERE true"
-                " ON CONFLICT (tenant) DO UPDATE SET turn = excluded.turn",
-                (tenant,),
-            )
+            charge(db, found.tenant, START_MS)
             db.execute(
                 "UPDATE tasks SET status = 'running', token = token + 1, worker = ?, leased_until = ?,"
                 " attempts = attempts + 1, started_at = COALESCE(started_at, ?) WHERE id = ?",
@@ -80,17 +76,39 @@ class Leases:
                 options=json.loads(row["options"]),
                 attempt=row["attempts"],
                 leased_until=now + lease_s,
+                tenant=found.tenant,
             )
 
+    def standing(self, tenants: Iterable[str]) -> Standing:
+        """Who is next, and the turns of these tenants."""
+        with self.database.read() as db:
+            return standing(db, tenants, time.time())
+
+    def move(self, claim: Claim, lane: int) -> None:
+        """What the task waits with, should it begin again.  LeaseLost."""
+        with self.database.write(durable=False) as db:
+            _held(db, claim)
+            db.execute("UPDATE tasks SET lane = ? WHERE id = ?", (lane, claim.task))
+
     def heartbeat(
-        self, worker: str, claims: Iterable[Claim], *, pid: int = 0, slots: int = 0, lease_s: float = LEASE_S
+        self,
+        worker: str,
+        claims: Iterable[Claim],
+        *,
+        pid: int = 0,
+        slots: int = 0,
+        lease_s: float = LEASE_S,
+        used: Mapping[str, float] | None = None,
     ) -> Beat:
-        """Renews the leases of a worker, and says that it lives; `slots` 0: it takes nothing new."""
+        """Renews the leases of a worker, and says that it lives; `slots` 0: it takes nothing new; `used`: seconds that
+        its children have used since, by tenant."""
         now = time.time()
         lost: set[int] = set()
         cancelled: set[int] = set()
         with self.database.write(durable=False) as db:
             db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?, ?)", (worker, pid, slots, now))
+            for tenant, seconds in (used or {}).items():
+                charge(db, tenant, round(1000 * seconds))
             for c in claims:
                 held = db.execute(
                     "UPDATE tasks SET leased_until = ? WHERE id = ? AND token = ? AND status = 'running'"
@@ -184,15 +202,15 @@ class Leases:
                 return True
         return False
 
-    def release(self, claim: Claim) -> None:
-        """Gives a task back, untouched: its worker is going.  LeaseLost."""
+    def release(self, claim: Claim, why: str = "the worker was stopped") -> None:
+        """Gives a task back, untouched.  LeaseLost."""
         now = time.time()
         with self.database.write() as db:
             row = _held(db, claim)
             if row["cancel"]:
                 end_task(db, claim.task, "cancelled", now, lasting=False)
             else:
-                _requeue(db, row, now, "the worker was stopped")
+                _requeue(db, row, now, why)
 
     def bury(self, worker: str) -> None:
         """The worker is known to be dead: its tasks wait again, now."""
@@ -276,20 +294,6 @@ def _expired(db: sqlite3.Connection, now: float, lease_s: float) -> list[sqlite3
         " WHERE status = 'running' AND (leased_until < ? OR leased_until > ?)",
         (now, now + 10 * lease_s + 60),
     ).fetchall()
-
-
-def _next(db: sqlite3.Connection, lanes: Sequence[int], now: float) -> tuple[str, int] | None:
-    """Tenant and task whose turn it is: the tenant served longest ago, its oldest task."""
-    for lane in lanes:
-        row = db.execute(
-            "SELECT q.tenant, MIN(q.task) AS task FROM queue q LEFT JOIN turns u ON u.tenant = q.tenant"
-            " WHERE q.lane = ? AND (q.not_before <= ? OR q.not_before > ?) GROUP BY q.tenant"
-            " ORDER BY COALESCE(u.turn, 0), 2 LIMIT 1",
-            (lane, now, now + LONGEST_PAUSE_S),  # later still: by a clock that was set back since
-        ).fetchone()
-        if row is not None:
-            return row["tenant"], row["task"]
-    return None
 
 
 def _lose(db: sqlite3.Connection, row: sqlite3.Row, now: float) -> None:

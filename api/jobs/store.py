@@ -270,15 +270,17 @@ class Store:
             row = None
         if row is None:
             self._have_room(db, tenant)
+            sizes = {name: self.blobs.path(digest).stat().st_size for name, digest in task.inputs.items()}
+            lane = task.lane(sum(sizes.values()))
             made = db.execute(
                 "INSERT INTO tasks (key, current, kind, lane, code, options, status, created_at, used_at)"
                 " VALUES (?, 1, ?, ?, ?, ?, 'queued', ?, ?)",
-                (task.key, task.kind, task.lane, task.code, task.options_text, now, now),
+                (task.key, task.kind, lane, task.code, task.options_text, now, now),
             ).lastrowid
             assert made is not None
-            inputs = [(made, n, d, self.blobs.path(d).stat().st_size) for n, d in task.inputs.items()]
+            inputs = [(made, n, d, sizes[n]) for n, d in task.inputs.items()]
             db.executemany("INSERT INTO files VALUES (?, 'in', ?, ?, '', ?)", inputs)
-            db.execute("INSERT INTO queue VALUES (?, ?, ?, 0)", (task.lane, tenant, made))
+            db.execute("INSERT INTO queue VALUES (?, ?, ?, 0)", (lane, tenant, made))
             add_event(db, made, "queued", {}, now)
         else:
             db.execute("UPDATE tasks SET used_at = ? WHERE id = ?", (now, row["id"]))

@@ -28,9 +28,9 @@ from planner.api.jobs.leases import LEASE_S
 from planner.api.jobs.limits import Limits
 from planner.api.jobs.records import Claim
 from planner.api.jobs.scratch import bury, own_folder
+from planner.api.jobs.sharing import Sharing
 from planner.api.jobs.slot import Slot
 from planner.api.jobs.store import Store
-from planner.api.jobs.tasks import INTERACTIVE, SEARCH
 from planner.api.jobs.work import JobInput
 from planner.api.logs import log_to
 from planner.api.settings import settings_of
@@ -52,7 +52,7 @@ log = logging.getLogger("planner.worker")
 
 @dataclass
 class Worker:
-    """`slots` tasks at once, and one more that a person waits for.
+    """`slots` tasks at once, and one more that is likely to end soon; what runs on gives way in turns (`sharing`).
 
     `parent`: the process that started it.  When that has ended, the worker goes on while there is work, until another
     one is ready, which who restarts the parent will see to, and no longer than `ORPHAN_S`.
@@ -69,6 +69,7 @@ class Worker:
         self.name = f"{os.uname().nodename[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
         self.stopping = False
         self._forks = ForkServer()
+        self._sharing = Sharing(self.store.leases, self.slots, self.limits.memory_bytes)
         self._orphan_since: float | None = None
         self._at_work: list[Slot] = []
         self._beaten = self._tried = self._checkpointed = 0.0
@@ -103,6 +104,8 @@ class Worker:
         try:
             self._mind_parent()
             self._beat()
+            if self._sharing.step(self._at_work):
+                self._seen = None
             self._claim()
             for slot in self._at_work:
                 slot.step(self.store)
@@ -116,6 +119,7 @@ class Worker:
             time.sleep(0.2)
         for slot in [s for s in self._at_work if s.dropped and s.child.process.exitcode is not None]:
             self._at_work.remove(slot)
+            self._sharing.meter(slot)
             slot.child.clear()
             self._seen = None  # there is room: look again
         self._purge()
@@ -146,10 +150,13 @@ class Worker:
         # By the clock of leases too: it runs on while the machine sleeps, and may be set.
         if time.monotonic() > self._beaten + BEAT_S or abs(time.time() - self._beaten_at) > 2 * BEAT_S:
             ready = self._orphan_since is None and self._forks.ready()
-            said = self.store.leases.heartbeat(self.name, claims, pid=os.getpid(), slots=self.slots if ready else 0)
-            self._beaten, self._beaten_at = time.monotonic(), time.time()
             for slot in held:
                 slot.watch()
+                self._sharing.meter(slot)
+            said = self.store.leases.heartbeat(
+                self.name, claims, pid=os.getpid(), slots=self.slots if ready else 0, used=self._sharing.used()
+            )
+            self._beaten, self._beaten_at = time.monotonic(), time.time()
         elif claims and version != self._heard:
             said = self.store.leases.ends_requested(claims)
         else:
@@ -174,19 +181,11 @@ class Worker:
         if not self._forks.ready():  # a claim would wait for it, and its lease run out
             return
         self._seen = version
-        while lanes := self._free():
+        while lanes := self._sharing.lanes(self._at_work):
             claim = self.store.leases.claim(self.name, lanes)
             if claim is None:
                 return
             self._begin(claim)
-
-    def _free(self) -> tuple[int, ...]:
-        """Lanes that there is a slot for: one is kept for what a person waits for."""
-        busy = len(self._at_work)
-        searching = sum(s.claim.lane == SEARCH for s in self._at_work)
-        if busy > self.slots:
-            return ()
-        return (INTERACTIVE, SEARCH) if searching < self.slots else (INTERACTIVE,)
 
     def _begin(self, claim: Claim) -> None:
         folder = self._folder / f"{claim.task}-{claim.token}"
