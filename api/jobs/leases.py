@@ -251,9 +251,10 @@ def share_plan(db: sqlite3.Connection, task: int, plan: str, now: float) -> None
 
 def give_plan(db: sqlite3.Connection, tenant: str, name: str, task: int, plan: str, now: float) -> None:
     """A plan that the tenant has already is of the latest task: while that has jobs, purging leaves it."""
+    last = db.execute("SELECT MAX(cursor) FROM plans WHERE tenant = ?", (tenant,)).fetchone()[0]
     db.execute(
         "INSERT INTO plans VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, id) DO UPDATE SET task = excluded.task",
-        (tenant, plan, ticket(), task, name, now),
+        (tenant, plan, ticket(last), task, name, now),
     )
 
 

@@ -12,8 +12,9 @@ from typing import Any
 from planner.api.jobs.blobs import Blob
 from planner.api.jobs.records import Event, JobRecord, Plan, TaskState
 
-__all__ = ["JOB", "add_event", "event_of", "files_of", "job_of", "plan_of", "state_of", "ticket"]
+__all__ = ["JOB", "add_event", "event_of", "files_of", "job_of", "moment_of", "plan_of", "state_of", "ticket"]
 
+MOMENT = 12  # hexadecimal digits of a ticket that say when it was made
 STATUS = "CASE WHEN j.left_at IS NOT NULL THEN 'cancelled' ELSE t.status END"
 JOB = f"""
 SELECT j.id, j.tenant, j.name, j.created_at, j.left_at, j.cut, j.task, {STATUS} AS status,
@@ -23,14 +24,25 @@ FROM jobs j JOIN tasks t ON t.id = j.task
 """
 
 
-def ticket() -> str:
-    """A name nobody can guess; later ones sort behind earlier ones."""
-    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"
+def ticket(last: str | None) -> str:
+    """A name nobody can guess; later ones sort behind earlier ones, behind `last` also where the clock was set back."""
+    now = time.time_ns() // 1_000_000
+    if last is not None:
+        now = max(now, int(last[:MOMENT], 16) + 1)
+    return f"{now:0{MOMENT}x}{os.urandom(10).hex()}"
+
+
+def moment_of(ticket: str) -> float:
+    """When it was made, by the clock of then."""
+    return int(ticket[:MOMENT], 16) / 1000
 
 
 def add_event(db: sqlite3.Connection, task: int, kind: str, data: Mapping[str, Any], at: float) -> None:
-    last = db.execute("SELECT COALESCE(MAX(seq), 0) FROM events WHERE task = ?", (task,)).fetchone()[0]
-    db.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", (task, last + 1, kind, json.dumps(dict(data)), at))
+    """It happened no earlier than the one before, whatever was done to the clock."""
+    last = db.execute("SELECT seq, at FROM events WHERE task = ? ORDER BY seq DESC LIMIT 1", (task,)).fetchone()
+    seq, earliest = (0, at) if last is None else (last["seq"], last["at"])
+    event = (task, seq + 1, kind, json.dumps(dict(data)), max(at, earliest))
+    db.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", event)
 
 
 def event_of(row: sqlite3.Row, earliest: float) -> Event:
@@ -63,6 +75,7 @@ def job_of(row: sqlite3.Row) -> JobRecord:
     left, created = row["left_at"], row["created_at"]
     apart = left is not None  # it shows what it had when it left
     started, finished = row["started_at"], left if apart else row["finished_at"]
+    began = None if started is None or (apart and started > left) else max(started, created)
     return JobRecord(
         id=row["id"],
         tenant=row["tenant"],
@@ -71,8 +84,8 @@ def job_of(row: sqlite3.Row) -> JobRecord:
         status=row["status"],
         created_at=created,
         # Of a task that was there before the job: the job began when it came.
-        started_at=None if started is None or (apart and started > left) else max(started, created),
-        finished_at=None if finished is None else max(finished, created),
+        started_at=began,
+        finished_at=None if finished is None else max(finished, began or created),
         progress={} if apart else json.loads(row["progress"]),
         plan=None if apart else row["plan"],
         error=None if apart else _json(row["error"]),

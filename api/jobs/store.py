@@ -19,7 +19,18 @@ from planner.api.jobs.keys import Keys
 from planner.api.jobs.leases import Leases, end_task, give_plan
 from planner.api.jobs.purge import Purged, purge
 from planner.api.jobs.records import ENDED, Event, JobRecord, Plan, Submitted, TaskState
-from planner.api.jobs.rows import JOB, STATUS, add_event, event_of, files_of, job_of, plan_of, state_of, ticket
+from planner.api.jobs.rows import (
+    JOB,
+    STATUS,
+    add_event,
+    event_of,
+    files_of,
+    job_of,
+    moment_of,
+    plan_of,
+    state_of,
+    ticket,
+)
 from planner.api.jobs.tasks import Task
 
 __all__ = ["Store"]
@@ -67,7 +78,7 @@ class Store:
                         )
                     return Submitted(_job(db, tenant, known["id"]), created=False)
             row = self._join(db, task, tenant, now)
-            job = ticket()
+            job = ticket(_last_job(db))
             db.execute(
                 "INSERT INTO jobs (id, tenant, name, task, created_at, idempotency, fingerprint)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -222,6 +233,12 @@ class Store:
         """Differs once anything was written by anyone: cheap to ask while waiting."""
         return self.database.version()
 
+    def latest(self) -> float | None:
+        """When the newest job came; None where there is none."""
+        with self.database.read() as db:
+            last = _last_job(db)
+        return None if last is None else moment_of(last)
+
     def counts(self) -> dict[str, Any]:
         """For metrics: `tasks` by status, `jobs` queued, running and ended, `oldest_s` waiting, `workers` that are
         ready, and their `slots`."""
@@ -310,6 +327,12 @@ FROM plans p JOIN tasks t ON t.id = p.task
 def _current(db: sqlite3.Connection, key: str) -> sqlite3.Row | None:
     row: sqlite3.Row | None = db.execute("SELECT * FROM tasks WHERE key = ? AND current", (key,)).fetchone()
     return row
+
+
+def _last_job(db: sqlite3.Connection) -> str | None:
+    """Id of the newest job of all."""
+    found: str | None = db.execute("SELECT MAX(id) FROM jobs").fetchone()[0]
+    return found
 
 
 def _job(db: sqlite3.Connection, tenant: str, job: str) -> JobRecord:

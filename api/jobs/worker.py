@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
 
+from planner.api.jobs.calendar import DAY_S, Calendar
 from planner.api.jobs.child import main
 from planner.api.jobs.errors import LeaseLost, StoreDamaged, StoreError, StoreUnusable
 from planner.api.jobs.forks import Entry, ForkServer, begin
@@ -204,15 +205,23 @@ class Worker:
         if self.retention_s is None or time.monotonic() < self._purged + PURGE_S:
             return
         self._purged = time.monotonic()
-        retention = self.retention_s
+        threading.Thread(target=self.purge, name="purge", daemon=True).start()
 
-        def purge() -> None:
-            try:
-                log.info("purged %s", self.store.purge(retention))
-            except (StoreError, OSError) as e:
-                log.error("purging: %s", e)
-
-        threading.Thread(target=purge, name="purge", daemon=True).start()
+    def purge(self) -> None:
+        """Removes what is kept no longer, as far as the clock is to be believed."""
+        assert self.retention_s is not None
+        try:
+            leap = Calendar(self.store.folder, self.store.latest).leap(time.time())
+            if leap:
+                log.error(
+                    "the clock is %.1f days ahead of the last look at what is old: nothing is removed before it has "
+                    "gone on for a day; set it right if it is wrong",
+                    leap / DAY_S,
+                )
+            else:
+                log.info("purged %s", self.store.purge(self.retention_s))
+        except (StoreError, OSError) as e:
+            log.error("purging: %s", e)
 
     def _leave(self) -> None:
         """Gives back what is held, and ends the children."""
