@@ -64,7 +64,6 @@ class Store:
         With an idempotency key that the tenant has used: the job of then.  IdempotencyConflict where that had another
         fingerprint; QueueFull; BlobMissing where an input is not kept.
         """
-        self._have_inputs(task)
         now = time.time()
         with self.database.write() as db:
             if idempotency is not None:
@@ -174,7 +173,6 @@ class Store:
                 state = state_of(db, row)
                 if self._stands(db, row, now):
                     return state
-        self._have_inputs(task)
         with self.database.write() as db:
             return state_of(db, self._join(db, task, tenant, now))
 
@@ -286,6 +284,7 @@ class Store:
             db.execute("UPDATE tasks SET current = 0 WHERE id = ?", (row["id"],))
             row = None
         if row is None:
+            self._have_inputs(task)
             self._have_room(db, tenant)
             sizes = {name: self.blobs.path(digest).stat().st_size for name, digest in task.inputs.items()}
             lane = task.lane(sum(sizes.values()))
