@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 __all__ = [
     "Artifact",
     "Artifacts",
+    "Batch",
     "FieldError",
     "Hardware",
     "Health",
@@ -89,6 +90,12 @@ class Jobs(BaseModel):
 
     items: list[Job]
     next: Annotated[str | None, Field(description="The `cursor` of the next page.")]
+
+
+class Batch(BaseModel):
+    """The jobs of a batch, in the order of its requests."""
+
+    jobs: list[Job]
 
 
 class PlanEntry(BaseModel):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from planner.api.jobs.rows import (
     state_of,
     ticket,
 )
-from planner.api.jobs.tasks import Task
+from planner.api.jobs.tasks import Submission, Task
 
 __all__ = ["Store"]
 
@@ -64,28 +65,33 @@ class Store:
         With an idempotency key that the tenant has used: the job of then.  IdempotencyConflict where that had another
         fingerprint; QueueFull; BlobMissing where an input is not kept.
         """
+        return self.submit_all(tenant, [Submission(task, name, idempotency, fingerprint)])[0]
+
+    def submit_all(self, tenant: str, submissions: Sequence[Submission]) -> list[Submitted]:
+        """As `submit`, of each: all of them or, where one is refused, none."""
         now = time.time()
         with self.database.write() as db:
-            if idempotency is not None:
-                known = db.execute(
-                    "SELECT id, fingerprint FROM jobs WHERE tenant = ? AND idempotency = ?", (tenant, idempotency)
-                ).fetchone()
-                if known is not None:
-                    if known["fingerprint"] != fingerprint:
-                        raise IdempotencyConflict(
-                            f"idempotency key {idempotency!r} was used for another request; take a new one"
-                        )
-                    return Submitted(_job(db, tenant, known["id"]), created=False)
-            row = self._join(db, task, tenant, now)
-            job = ticket(_last_job(db))
-            db.execute(
-                "INSERT INTO jobs (id, tenant, name, task, created_at, idempotency, fingerprint)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (job, tenant, name, row["id"], now, idempotency, fingerprint),
-            )
-            if row["plan"] is not None:
-                give_plan(db, tenant, name, row["id"], row["plan"], now)
-            return Submitted(_job(db, tenant, job), created=True)
+            return [self._submit(db, tenant, submission, now) for submission in submissions]
+
+    def _submit(self, db: sqlite3.Connection, tenant: str, s: Submission, now: float) -> Submitted:
+        if s.idempotency is not None:
+            known = db.execute(
+                "SELECT id, fingerprint FROM jobs WHERE tenant = ? AND idempotency = ?", (tenant, s.idempotency)
+            ).fetchone()
+            if known is not None:
+                if known["fingerprint"] != s.fingerprint:
+                    raise IdempotencyConflict("this idempotency key was used for another request; take a new one")
+                return Submitted(_job(db, tenant, known["id"]), created=False)
+        row = self._join(db, s.task, tenant, now)
+        job = ticket(_last_job(db))
+        db.execute(
+            "INSERT INTO jobs (id, tenant, name, task, created_at, idempotency, fingerprint)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (job, tenant, s.name, row["id"], now, s.idempotency, s.fingerprint),
+        )
+        if row["plan"] is not None:
+            give_plan(db, tenant, s.name, row["id"], row["plan"], now)
+        return Submitted(_job(db, tenant, job), created=True)
 
     def answered(self, tenant: str, task: Task) -> JobRecord | None:
         """The tenant's latest job on this task where that has succeeded and all of its result is there: an equal

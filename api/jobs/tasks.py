@@ -20,7 +20,7 @@ from typing import Any, Final
 from planner.api.jobs.lanes import lane_of
 from planner.cache import digest_of, file_digest, source_digest
 
-__all__ = ["KINDS", "Task", "code_digest"]
+__all__ = ["KINDS", "Submission", "Task", "code_digest"]
 
 KINDS: Final = ("plan", "artifact", "diff", "evaluation", "transfer", "explanation")
 
@@ -57,3 +57,13 @@ class Task:
     @property
     def options_text(self) -> str:
         return json.dumps(dict(self.options), sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job that is asked for; with an `idempotency` key, what has another `fingerprint` is another request."""
+
+    task: Task
+    name: str
+    idempotency: str | None = None
+    fingerprint: str = ""
