@@ -59,9 +59,9 @@ def _of_session(service: Service, cookie: str) -> str | None:
     return service.store.keys.holder(mark) if int(until) > time.time() else None
 
 
-async def within_rate(request: Request, service: Service, tenant: str) -> None:
-    """Problem `rate-limited` where the tenant asks too often."""
-    rate = await service.rate(tenant)
+async def within_rate(request: Request, service: Service, tenant: str, count: int = 1) -> None:
+    """Problem `rate-limited` where the tenant asks too often; `count`: for how many requests this one stands."""
+    rate = await service.rate(tenant, count)
     if rate is None:
         return
     request.state.rate = rate

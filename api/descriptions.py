@@ -94,7 +94,7 @@ def json_body(model: type[BaseModel]) -> dict[str, Any]:
 def takes_model(route: APIRoute) -> bool:
     """Whether its request body is a `model_body`."""
     body = (route.openapi_extra or {}).get("requestBody", {})
-    return BINARY in body.get("content", {}).values()
+    return "multipart/form-data" in body.get("content", {})
 
 
 def _ref(model: type) -> dict[str, str]:

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import time
+from typing import TYPE_CHECKING, Any, Final
 
 from planner.api.jobs.errors import NotFound, StoreError
 from planner.api.jobs.keys import Keys
@@ -14,8 +15,12 @@ from planner.api.moments import moment
 from planner.api.settings import add_settings, settings_of
 from planner.errors import InputError, UsageError
 
+if TYPE_CHECKING:
+    from planner.api.jobs.keys import Keys
+
 __all__ = ["configure", "run"]
 
+LOCAL: Final = "local"  # whoever uses the service without keys
 _TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
@@ -26,6 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--tenant", required=True, metavar="T", help="the tenant that owns the key; tenants do not see each other"
     )
     create.add_argument("--name", default="", metavar="N", help="what the key is for")
+    create.add_argument(
+        "--adopt", action="store_true", help="the tenant takes over the jobs and plans that were made without keys"
+    )
     listed = actions.add_parser("list", help="list all keys, without their secrets")
     listed.add_argument("--tenant", metavar="T", help="list the keys of this tenant alone")
     revoke = actions.add_parser("revoke", help="end a key at once")
@@ -48,14 +56,12 @@ def run(options: argparse.Namespace) -> int:
             )
         keys = Keys(open_database(data, settings.store))
         if options.action == "create":
-            if not _TENANT.fullmatch(options.tenant) or options.tenant == "local":
+            if not _TENANT.fullmatch(options.tenant) or options.tenant == LOCAL:
                 raise UsageError(
                     f"--tenant {options.tenant!r}: expected lower-case letters, digits, '.', '_' and '-', and not "
                     "local, which stands for whoever uses the service without keys"
                 )
-            key, secret = keys.create(options.tenant, options.name)
-            document = {"id": key, "tenant": options.tenant, "name": options.name, "secret": secret}
-            print(json.dumps(document, indent=1) if options.json else f"{secret}\n(key {key}; it is not shown again)")
+            _create(keys, options)
         elif options.action == "revoke":
             keys.revoke(options.key)
             print(json.dumps({"id": options.key}) if options.json else f"key {options.key} is revoked")
@@ -84,6 +90,25 @@ def run(options: argparse.Namespace) -> int:
     except StoreError as e:
         raise InputError(str(e)) from e
     return 0
+
+
+def _create(keys: Keys, options: argparse.Namespace) -> None:
+    document: dict[str, Any] = {"tenant": options.tenant, "name": options.name}
+    said = ""
+    if options.adopt:
+        key, secret, adopted = keys.create_adopting(options.tenant, options.name, LOCAL)
+        document |= {"adopted": {"jobs": adopted.jobs, "plans": adopted.plans}}
+        said = f"\n({options.tenant} has {adopted.jobs} jobs and {adopted.plans} plans that were made without keys)"
+    else:
+        key, secret = keys.create(options.tenant, options.name)
+        if keys.jobs_of(LOCAL):
+            print(
+                "jobs that were made without keys belong to no key; `planner keys create --tenant NAME --adopt` makes "
+                "one that has them",
+                file=sys.stderr,
+            )
+    document |= {"id": key, "secret": secret}
+    print(json.dumps(document, indent=1) if options.json else f"{secret}\n(key {key}; it is not shown again){said}")
 
 
 def _date(moment: float) -> str:

@@ -90,16 +90,18 @@ class Buckets:
         self.rate, self.size, self.clock = rate, max(1.0, 2 * rate), clock
         self._level: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, tenant: str) -> Rate | None:
-        """One request; None where there is no limit."""
+    def take(self, tenant: str, count: int = 1) -> Rate | None:
+        """So many requests, of which none is taken where there is no room for all; None where there is no limit.  More
+        than a full bucket holds count as a full one."""
         if self.rate <= 0:
             return None
         now = self.clock()
         level, then = self._level.pop(tenant, (self.size, now))
         level = min(self.size, level + (now - then) * self.rate)
-        wait = 0.0 if level >= 1 else (1 - level) / self.rate
+        wanted = min(count, self.size)
+        wait = 0.0 if level >= wanted else (wanted - level) / self.rate
         if not wait:
-            level -= 1
+            level -= wanted
         self._level[tenant] = (level, now)
         if len(self._level) > TENANTS:
             self._level.popitem(last=False)  # the one that asked least recently, whose bucket is the fullest

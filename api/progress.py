@@ -90,6 +90,8 @@ class Display:
 
 def picture(progress: Progress | None, seconds: float) -> str:
     """`phase [#####-----] gap 3.2 %  plan 0.41 s  bound 0.39 s  12 s`."""
+    if progress is not None and progress.paused:
+        return f"{'paused':<11} {figures(progress)}  {seconds:.0f} s"
     if progress is None or progress.gap is None:
         phase = "waiting" if progress is None or not progress.phase else progress.phase
         return f"{phase:<11} {'.' * (1 + int(seconds / EVERY) % 3):<3} {seconds:.0f} s"

@@ -38,8 +38,9 @@ class SharedBuckets:
         self.rate, self.size, self._database = rate, max(1.0, 2 * rate), database
         self._drawn: OrderedDict[str, _Drawn] = OrderedDict()
 
-    async def take(self, tenant: str) -> Rate | None:
-        """One request; None where there is no limit."""
+    async def take(self, tenant: str, count: int = 1) -> Rate | None:
+        """So many requests, of which none is taken where there is no room for all; None where there is no limit.  More
+        than a full bucket holds count as a full one."""
         if self.rate <= 0:
             return None
         drawn = self._drawn.setdefault(tenant, _Drawn())
@@ -47,13 +48,16 @@ class SharedBuckets:
         if len(self._drawn) > TENANTS:
             self._drawn.popitem(last=False)
         async with drawn.drawing:
-            if drawn.left < 1 or time.monotonic() > drawn.at + FRESH_S:
-                batch = max(1, int(self.rate * BATCH))
-                found = await run_in_threadpool(draw, self._database, tenant, batch, self.rate, self.size)
-                drawn.left, drawn.level = found
+            wanted = min(count, int(self.size))
+            stale = time.monotonic() > drawn.at + FRESH_S
+            if drawn.left < wanted or stale:
+                left = 0 if stale else drawn.left
+                batch = max(wanted - left, int(self.rate * BATCH))
+                found, drawn.level = await run_in_threadpool(draw, self._database, tenant, batch, self.rate, self.size)
+                drawn.left = left + found
                 drawn.at = time.monotonic()
             level = drawn.level + drawn.left
-            if drawn.left < 1:
-                return Rate(int(self.size), 0, (self.size - level) / self.rate, (1 - level) / self.rate)
-            drawn.left -= 1
-            return Rate(int(self.size), int(level - 1), (self.size - level + 1) / self.rate)
+            if drawn.left < wanted:
+                return Rate(int(self.size), int(level), (self.size - level) / self.rate, (wanted - level) / self.rate)
+            drawn.left -= wanted
+            return Rate(int(self.size), int(level - wanted), (self.size - level + wanted) / self.rate)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 __all__ = [
     "Artifact",
     "Artifacts",
+    "Batch",
     "FieldError",
     "Hardware",
     "Health",
@@ -62,6 +63,7 @@ class Progress(BaseModel):
     bound_s: Annotated[float | None, Field(description="No plan is below it.")] = None
     gap: float | None = None
     seconds: float | None = None
+    paused: Annotated[bool | None, Field(description="Whether it stands still while others have their turn.")] = None
 
 
 class Job(BaseModel):
@@ -88,6 +90,12 @@ class Jobs(BaseModel):
 
     items: list[Job]
     next: Annotated[str | None, Field(description="The `cursor` of the next page.")]
+
+
+class Batch(BaseModel):
+    """The jobs of a batch, in the order of its requests."""
+
+    jobs: list[Job]
 
 
 class PlanEntry(BaseModel):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from planner.api.blocking import Blocking
 from planner.api.errors import Problem, from_work
 from planner.api.jobs.blobs import Blob
 from planner.api.jobs.errors import BlobDamaged, BlobMissing
@@ -50,6 +50,7 @@ class Service:
     metrics: Metrics
     buckets: Buckets | SharedBuckets
     signer: Signer
+    blocking: Blocking = field(default_factory=Blocking)
     streams: Counter[str] = field(default_factory=Counter)  # event streams open, by tenant
     waiting: Counter[str] = field(default_factory=Counter)  # requests that wait, by tenant
 
@@ -60,11 +61,11 @@ class Service:
             return await run_in_threadpool(read, *args, **kwargs)
         return read(*args, **kwargs)
 
-    async def rate(self, tenant: str) -> Rate | None:
-        """One request of the tenant; None where there is no limit."""
+    async def rate(self, tenant: str, count: int = 1) -> Rate | None:
+        """So many requests of the tenant; None where there is no limit."""
         if isinstance(self.buckets, SharedBuckets):
-            return await self.buckets.take(tenant)
-        return self.buckets.take(tenant)
+            return await self.buckets.take(tenant, count)
+        return self.buckets.take(tenant, count)
 
     async def finished_job(self, job: JobRecord, seconds: float) -> JobRecord:
         """The job once it has ended, or as it is when the seconds are over, or too many of the tenant wait already."""
@@ -96,7 +97,9 @@ class Service:
 
     async def made(self, task: Task, tenant: str, seconds: float) -> TaskState:
         """The task done, or still under way when the seconds are over.  Problem where it failed."""
-        state = await self.finished_task(await run_in_threadpool(self.store.ensure, task, tenant), tenant, seconds)
+        state = await self.finished_task(
+            await self.blocking.run(tenant, self.store.ensure, task, tenant), tenant, seconds
+        )
         if state.error is not None:
             raise from_work(state.error)
         if state.status == "cancelled":
@@ -122,20 +125,20 @@ class Service:
     async def content(self, blob: Blob, tenant: str) -> bytes:
         """The blob's bytes; one that is damaged is made again."""
         try:
-            return await self._read(blob)
+            return await self._read(blob, tenant)
         except (BlobDamaged, BlobMissing):
-            state = await run_in_threadpool(self.store.recover, blob.digest, tenant)
+            state = await self.blocking.run(tenant, self.store.recover, blob.digest, tenant)
             if state is None:
                 raise
             state = await self.finished_task(state, tenant, PATIENCE)
             if not state.ended:
                 message = "its file was damaged, and it is being computed again"
                 raise Problem("unavailable", message, headers={"Retry-After": "5"}) from None
-            return await self._read(blob)
+            return await self._read(blob, tenant)
 
-    async def _read(self, blob: Blob) -> bytes:
+    async def _read(self, blob: Blob, tenant: str) -> bytes:
         if blob.size > _BIG or self.store.blobs.remote:
-            return await asyncio.to_thread(self.store.blobs.read, blob.digest)
+            return await self.blocking.run(tenant, self.store.blobs.read, blob.digest)
         return self.store.blobs.read(blob.digest)
 
 

@@ -21,6 +21,7 @@ class Progress:
     bound_s: float | None = None  # no plan is below it
     gap: float | None = None
     seconds: float | None = None
+    paused: bool | None = None  # it stands still while others have their turn
 
     def updated(self, data: Mapping[str, Any]) -> Progress:
         """With what an event says."""

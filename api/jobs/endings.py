@@ -28,10 +28,11 @@ def share_plan(db: Transaction, task: int, plan: str, now: float) -> None:
 
 def give_plan(db: Transaction, tenant: str, name: str, task: int, plan: str, now: float) -> None:
     """A plan that the tenant has already is of the latest task: while that has jobs, purging leaves it."""
+    last = db.execute("SELECT MAX(cursor) FROM plans WHERE tenant = ?", (tenant,)).fetchone()[0]
     db.execute(
         "INSERT INTO plans (tenant, id, cursor, task, name, created_at) VALUES (?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (tenant, id) DO UPDATE SET task = excluded.task",
-        (tenant, plan, ticket(now), task, name, now),
+        (tenant, plan, ticket(now, last), task, name, now),
     )
 
 

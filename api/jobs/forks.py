@@ -119,18 +119,18 @@ class Child:
     def ask(self) -> None:
         """For the best so far."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGTERM)
+            os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """The child and all that it started."""
         for kill in (os.kill, os.killpg):
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                kill(self._pid, signal.SIGKILL)
+                kill(self.pid, signal.SIGKILL)
 
     def cpu_s(self) -> float:
         """Processor time of the process so far; 0 where it has gone."""
         try:
-            fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return 0.0
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -145,13 +145,14 @@ class Child:
     def clear(self) -> None:
         """Removes what is left of an ended child."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, signal.SIGKILL)  # whatever it started
+            os.killpg(self.pid, signal.SIGKILL)  # whatever it started
         self.process.join(5.0)
         self.receiver.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
-    def _pid(self) -> int:
+    def pid(self) -> int:
+        """Of the process, and of its group."""
         pid = self.process.pid
         assert pid is not None
         return pid

@@ -10,7 +10,8 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 
-from planner.api.jobs.database import Database, repeated
+from planner.api.jobs.adoption import Adopted, adopt
+from planner.api.jobs.database import Database, Transaction, repeated
 from planner.api.jobs.errors import NotFound
 from planner.api.jobs.records import Key
 
@@ -26,13 +27,19 @@ class Keys:
     @repeated
     def create(self, tenant: str, name: str) -> tuple[str, str]:
         """Id of the new key, and its secret, which is not kept."""
-        key, secret = secrets.token_hex(6), f"{PREFIX}_{secrets.token_urlsafe(32)}"
         with self.database.write() as db:
-            db.execute(
-                "INSERT INTO keys (id, tenant, name, hash, created_at) VALUES (?, ?, ?, ?, ?)",
-                (key, tenant, name, _hash(secret), db.now),
-            )
-        return key, secret
+            return _create(db, tenant, name)
+
+    @repeated
+    def create_adopting(self, tenant: str, name: str, of: str) -> tuple[str, str, Adopted]:
+        """As `create`; what the tenant `of` has belongs to the key's tenant from then on, both or neither."""
+        with self.database.write() as db:
+            return *_create(db, tenant, name), adopt(db, of, tenant)
+
+    def jobs_of(self, tenant: str) -> bool:
+        """Whether the tenant has any job."""
+        with self.database.read() as db:
+            return db.execute("SELECT 1 FROM jobs WHERE tenant = ? LIMIT 1", (tenant,)).fetchone() is not None
 
     def authenticate(self, secret: str) -> str | None:
         """The tenant whose key it is; None where it is nobody's, or was revoked."""
@@ -70,6 +77,15 @@ class Keys:
             done = db.execute("UPDATE keys SET revoked_at = COALESCE(revoked_at, ?) WHERE id = ?", (db.now, key))
             if done.rowcount == 0:
                 raise NotFound(f"key {key}: there is none; `planner keys list` shows all")
+
+
+def _create(db: Transaction, tenant: str, name: str) -> tuple[str, str]:
+    key, secret = secrets.token_hex(6), f"{PREFIX}_{secrets.token_urlsafe(32)}"
+    db.execute(
+        "INSERT INTO keys (id, tenant, name, hash, created_at) VALUES (?, ?, ?, ?, ?)",
+        (key, tenant, name, _hash(secret), db.now),
+    )
+    return key, secret
 
 
 def _hash(secret: str) -> str:

@@ -19,7 +19,7 @@ from planner.api.jobs.errors import LeaseLost
 from planner.api.jobs.problems import problem
 from planner.api.jobs.records import Claim
 from planner.api.jobs.rows import FILE, add_event, files_of
-from planner.api.jobs.turns import ANY, Able, expired, next_task
+from planner.api.jobs.turns import ANY, START_MS, Able, Head, Standing, charge, expired, next_in, standing
 
 __all__ = ["DEATHS", "LEASE_S", "Beat", "Leases"]
 
@@ -51,11 +51,11 @@ class Leases:
 
     @repeated
     def claim(self, worker: str, lanes: Sequence[int], lease_s: float = LEASE_S, *, able: Able = ANY) -> Claim | None:
-        """The next task of the first lane that has one, in turns between tenants; None where nothing waits that the
-        worker is able to do."""
+        """The next task of these lanes, of the tenant whose turn it is; None where nothing waits that the worker is
+        able to do."""
         with self.database.read() as db:
             now = db.now
-            if not expired(db, now, lease_s) and next_task(db, lanes, now, able) is None:
+            if not expired(db, now, lease_s) and next_in(db, lanes, now, able) is None:
                 return None
         with self.database.write(durable=False) as db:
             db.take_turns(CLAIMS)
@@ -65,13 +65,9 @@ class Leases:
             found = _queued(db, lanes, now, able)
             if found is None:
                 return None
-            tenant, task_id = found
+            task_id = found.task
             db.execute("DELETE FROM queue WHERE task = ?", (task_id,))
-            db.execute(
-                "INSERT INTO turns (tenant, turn) SELECT ?, COALESCE(MAX(turn), 0) + 1 FROM turns WHERE true"
-                " ON CONFLICT (tenant) DO UPDATE SET turn = excluded.turn",
-                (tenant,),
-            )
+            charge(db, found.tenant, START_MS)
             db.execute(
                 "UPDATE tasks SET status = 'running', token = token + 1, worker = ?, leased_until = ?,"
                 " attempts = attempts + 1, started_at = COALESCE(started_at, ?) WHERE id = ?",
@@ -89,7 +85,20 @@ class Leases:
                 options=json.loads(row["options"]),
                 attempt=row["attempts"],
                 leased_until=now + lease_s,
+                tenant=found.tenant,
             )
+
+    def standing(self, tenants: Iterable[str], *, able: Able = ANY) -> Standing:
+        """Who is next, and the turns of these tenants."""
+        with self.database.read() as db:
+            return standing(db, tenants, db.now, able)
+
+    @repeated
+    def move(self, claim: Claim, lane: int) -> None:
+        """What the task waits with, should it begin again.  LeaseLost."""
+        with self.database.write(durable=False) as db:
+            _held(db, claim)
+            db.execute("UPDATE tasks SET lane = ? WHERE id = ?", (lane, claim.task))
 
     @repeated
     def heartbeat(
@@ -101,9 +110,10 @@ class Leases:
         slots: int = 0,
         lease_s: float = LEASE_S,
         code: str | None = None,
+        used: Mapping[str, float] | None = None,
     ) -> Beat:
         """Renews the leases of a worker, and says that it lives; `slots` 0: it takes nothing new; `code`: what it
-        computes with."""
+        computes with; `used`: seconds that its children have used since, by tenant."""
         lost: set[int] = set()
         cancelled: set[int] = set()
         with self.database.write(durable=False) as db:
@@ -111,7 +121,9 @@ class Leases:
             db.execute(_SEEN_NOW, (worker, pid, slots, now))
             if code is not None:
                 db.execute(_CODE_NOW, (worker, code))
-            for c in sorted(claims, key=lambda c: c.task):  # in one order, so that nobody waits in a circle
+            for tenant, seconds in sorted((used or {}).items()):  # in one order, so that nobody waits in a circle
+                charge(db, tenant, round(1000 * seconds))
+            for c in sorted(claims, key=lambda c: c.task):
                 held = db.execute(
                     "UPDATE tasks SET leased_until = ? WHERE id = ? AND token = ? AND status = 'running'"
                     " RETURNING cancel",
@@ -209,15 +221,15 @@ class Leases:
         return False
 
     @repeated
-    def release(self, claim: Claim) -> None:
-        """Gives a task back, untouched: its worker is going.  LeaseLost."""
+    def release(self, claim: Claim, why: str = "the worker was stopped") -> None:
+        """Gives a task back, untouched.  LeaseLost."""
         with self.database.write() as db:
             now = db.now
             row = _held(db, claim)
             if row["cancel"]:
                 end_task(db, claim.task, "cancelled", now, lasting=False)
             else:
-                requeue(db, row, now, "the worker was stopped")
+                requeue(db, row, now, why)
 
     @repeated
     def bury(self, worker: str) -> None:
@@ -260,13 +272,13 @@ def _forget(db: Transaction, worker: str) -> None:
     db.execute("DELETE FROM workers WHERE name = ?", (worker,))
 
 
-def _queued(db: Transaction, lanes: Sequence[int], now: float, able: Able) -> tuple[str, int] | None:
-    """Tenant and task whose turn it is, and nobody ends the task meanwhile."""
-    while (found := next_task(db, lanes, now, able)) is not None:
+def _queued(db: Transaction, lanes: Sequence[int], now: float, able: Able) -> Head | None:
+    """The task whose turn it is, and nobody ends it meanwhile."""
+    while (found := next_in(db, lanes, now, able)) is not None:
         locked = f"SELECT 1 FROM tasks WHERE id = ? AND status = 'queued'{db.locked}"
-        if db.execute(locked, (found[1],)).fetchone() is not None:
+        if db.execute(locked, (found.task,)).fetchone() is not None:
             return found
-        db.execute("DELETE FROM queue WHERE task = ?", (found[1],))  # it was given up while we looked
+        db.execute("DELETE FROM queue WHERE task = ?", (found.task,))  # it was given up while we looked
     return None
 
 

@@ -112,7 +112,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A task that a worker holds; `token` is of this holding alone."""
+    """A task that a worker holds; `token` is of this holding alone, `tenant` the one whose turn it was."""
 
     task: int
     token: int
@@ -122,3 +122,4 @@ class Claim:
     options: Mapping[str, Any]
     attempt: int
     leased_until: float
+    tenant: str = ""

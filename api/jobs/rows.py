@@ -23,12 +23,14 @@ __all__ = [
     "files_of",
     "job_of",
     "job_record",
+    "moment_of",
     "plan_of",
     "state_of",
     "ticket",
     "ticket_at",
 ]
 
+MOMENT = 12  # hexadecimal digits of a ticket that say when it was made
 # Statements name their columns, so that a store may have more of them than this program knows.
 FILE = "INSERT INTO files (task, way, name, digest, media_type, size) VALUES"
 WAIT = "INSERT INTO queue (lane, tenant, task, not_before) VALUES (?, ?, ?, ?)"
@@ -44,21 +46,30 @@ FROM plans p JOIN tasks t ON t.id = p.task
 """
 
 
-def ticket(now: float) -> str:
-    """A name nobody can guess; later ones sort behind earlier ones."""
+def ticket(now: float, last: str | None) -> str:
+    """A name nobody can guess; later ones sort behind earlier ones, behind `last` also where the clock was set back."""
+    if last is not None:
+        now = max(now, moment_of(last) + 0.001)
     return ticket_at(now) + os.urandom(10).hex()
 
 
 def ticket_at(moment: float) -> str:
     """What is between the tickets of before and those of after."""
-    return f"{max(0, int(moment * 1000)):012x}"
+    return f"{max(0, round(moment * 1000)):0{MOMENT}x}"
+
+
+def moment_of(ticket: str) -> float:
+    """When it was made, by the clock of then."""
+    return int(ticket[:MOMENT], 16) / 1000
 
 
 def add_event(db: Transaction, task: int, kind: str, data: Mapping[str, Any], at: float) -> None:
-    last = db.execute("SELECT COALESCE(MAX(seq), 0) FROM events WHERE task = ?", (task,)).fetchone()[0]
+    """It happened no earlier than the one before, whatever was done to the clock."""
+    last = db.execute("SELECT seq, at FROM events WHERE task = ? ORDER BY seq DESC LIMIT 1", (task,)).fetchone()
+    seq, earliest = (0, at) if last is None else (last["seq"], last["at"])
     db.execute(
         "INSERT INTO events (task, seq, type, data, at) VALUES (?, ?, ?, ?, ?)",
-        (task, last + 1, kind, json.dumps(dict(data)), at),
+        (task, seq + 1, kind, json.dumps(dict(data)), max(at, earliest)),
     )
 
 
@@ -92,6 +103,7 @@ def job_of(row: Row) -> JobRecord:
     left, created = row["left_at"], row["created_at"]
     apart = left is not None  # it shows what it had when it left
     started, finished = row["started_at"], left if apart else row["finished_at"]
+    began = None if started is None or (apart and started > left) else max(started, created)
     return JobRecord(
         id=row["id"],
         tenant=row["tenant"],
@@ -100,8 +112,8 @@ def job_of(row: Row) -> JobRecord:
         status=row["status"],
         created_at=created,
         # Of a task that was there before the job: the job began when it came.
-        started_at=None if started is None or (apart and started > left) else max(started, created),
-        finished_at=None if finished is None else max(finished, created),
+        started_at=began,
+        finished_at=None if finished is None else max(finished, began or created),
         progress={} if apart else json.loads(row["progress"]),
         plan=None if apart else row["plan"],
         error=None if apart else _json(row["error"]),

@@ -18,9 +18,11 @@ from typing import Any
 from planner.api.jobs.errors import BlobDamaged, BlobMissing, LeaseLost, StoreFull
 from planner.api.jobs.forks import Child
 from planner.api.jobs.handover import ResultInvalid, Taken, size_of, take_in
+from planner.api.jobs.lanes import LARGE
 from planner.api.jobs.limits import CPU_GRACE_S, Limits
 from planner.api.jobs.problems import problem
 from planner.api.jobs.records import Claim
+from planner.api.jobs.spells import Spells, go, stop
 from planner.api.jobs.store import Store
 
 __all__ = ["Slot"]
@@ -46,11 +48,55 @@ class Slot:
     deaf: bool = False
     begun_s: float | None = None
     cpu_s: float = 0.0
+    metered_s: float = 0.0
+    heavy: bool = field(init=False)
+    spells: Spells = field(init=False)
     answer: Mapping[str, Any] | None = None
     _events: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     _progress: dict[str, Any] = field(default_factory=dict)
     _flushed: float = 0.0
     _taking: Future[Taken] | None = None
+
+    def __post_init__(self) -> None:
+        self.heavy = self.claim.lane == LARGE
+        self.spells = Spells(self.child.started)
+
+    @property
+    def tenant(self) -> str:
+        return self.claim.tenant
+
+    @property
+    def light(self) -> bool:
+        return self.claim.lane != LARGE
+
+    @property
+    def paused(self) -> bool:
+        return self.spells.paused and not self.dropped
+
+    @property
+    def ending(self) -> bool:
+        return self.why is not None or self.dropped
+
+    def spell(self) -> float:
+        return self.spells.spell()
+
+    def ran(self) -> float:
+        return self.spells.ran()
+
+    def pause(self) -> None:
+        """It stands still until it is resumed; its lease is held on."""
+        stop(self.child.pid)
+        self.spells.pause()
+        self._say_paused(True)
+
+    def resume(self) -> None:
+        go(self.child.pid)
+        self.spells.resume()
+        self._say_paused(False)
+
+    def _say_paused(self, paused: bool) -> None:
+        self._progress["paused"] = paused
+        self._events.append(("progress", {"paused": paused}))
 
     def drop(self) -> None:
         """The lease is lost: the child works for nobody."""
@@ -61,6 +107,8 @@ class Slot:
         """To end, with what it has where that is something."""
         if self.why is None:
             self.why, self.end_requested_at = why, time.monotonic()
+            if self.paused:
+                self.resume()  # to hear it, and to hand in what it has
             if self.claim.kind in SEARCHES:
                 self.child.ask()
             else:
@@ -73,7 +121,7 @@ class Slot:
         if not self.deaf:
             self.deaf = not self._listen()
         if not gone:
-            if now > self.child.started + self.limits.wall_s:
+            if self.spells.ran(now) > self.limits.wall_s:
                 self.ask("child-wall")
             if self.why is not None and now > self.end_requested_at + self.limits.grace_s:
                 self.child.kill()
@@ -190,7 +238,7 @@ class Slot:
                 plan=plan,
                 # What a limit of the service has ended is an answer all the same.
                 cancelled=answer["cancelled"] and not cut and not answer["limited"],
-                shared=answer["shared"] and not cut,
+                shared=answer["shared"] and not cut and not self._hurried(),
             )
         return True
 
@@ -246,6 +294,10 @@ class Slot:
         else:
             log.warning("task %d: child ended by %s: %s", self.claim.task, how, self.child.log_tail())
             store.leases.died(self.claim, how)
+
+    def _hurried(self) -> bool:
+        """Whether pauses have taken of the time that the request gave: another time it may find more."""
+        return self.spells.pauses > 0 and self.claim.options.get("time_limit") is not None
 
     def _too_long(self) -> dict[str, Any]:
         return problem("child-wall", f"it was ended after {self.limits.wall_s:g} s")

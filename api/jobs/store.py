@@ -7,6 +7,7 @@ any thread of any process that has opened the folder.  What `submit` returned is
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from planner.api.jobs.database import Database, Row, Transaction, repeated
 from planner.api.jobs.endings import end_task, give_plan
 from planner.api.jobs.errors import BlobMissing, IdempotencyConflict, NotFound, QueueFull
 from planner.api.jobs.keys import Keys
+from planner.api.jobs.lanes import LANES
 from planner.api.jobs.leases import Leases
 from planner.api.jobs.purge import Purged, purge
 from planner.api.jobs.records import ENDED, Event, JobRecord, Plan, Submitted, TaskState
@@ -30,12 +32,13 @@ from planner.api.jobs.rows import (
     files_of,
     job_of,
     job_record,
+    moment_of,
     plan_of,
     state_of,
     ticket,
 )
 from planner.api.jobs.sqlite import SqliteDatabase
-from planner.api.jobs.tasks import INTERACTIVE, SEARCH, Task
+from planner.api.jobs.tasks import Submission, Task
 
 __all__ = ["Store"]
 
@@ -74,29 +77,33 @@ class Store:
         With an idempotency key that the tenant has used: the job of then.  IdempotencyConflict where that had another
         fingerprint; QueueFull; BlobMissing where an input is not kept.
         """
-        self._have_inputs(task)
+        return self.submit_all(tenant, [Submission(task, name, idempotency, fingerprint)])[0]
+
+    @repeated
+    def submit_all(self, tenant: str, submissions: Sequence[Submission]) -> list[Submitted]:
+        """As `submit`, of each: all of them or, where one is refused, none."""
         with self.database.write() as db:
-            now = db.now
-            if idempotency is not None:
-                known = db.execute(
-                    "SELECT id, fingerprint FROM jobs WHERE tenant = ? AND idempotency = ?", (tenant, idempotency)
-                ).fetchone()
-                if known is not None:
-                    if known["fingerprint"] != fingerprint:
-                        raise IdempotencyConflict(
-                            f"idempotency key {idempotency!r} was used for another request; take a new one"
-                        )
-                    return Submitted(job_record(db, tenant, known["id"]), created=False)
-            row = self._join(db, task, tenant, now)
-            job = ticket(now)
-            db.execute(
-                "INSERT INTO jobs (id, tenant, name, task, created_at, idempotency, fingerprint)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (job, tenant, name, row["id"], now, idempotency, fingerprint),
-            )
-            if row["plan"] is not None:
-                give_plan(db, tenant, name, row["id"], row["plan"], now)
-            return Submitted(job_record(db, tenant, job), created=True)
+            return [self._submit(db, tenant, submission, db.now) for submission in submissions]
+
+    def _submit(self, db: Transaction, tenant: str, s: Submission, now: float) -> Submitted:
+        if s.idempotency is not None:
+            known = db.execute(
+                "SELECT id, fingerprint FROM jobs WHERE tenant = ? AND idempotency = ?", (tenant, s.idempotency)
+            ).fetchone()
+            if known is not None:
+                if known["fingerprint"] != s.fingerprint:
+                    raise IdempotencyConflict("this idempotency key was used for another request; take a new one")
+                return Submitted(job_record(db, tenant, known["id"]), created=False)
+        row = self._join(db, s.task, tenant, now)
+        job = ticket(now, _last_job(db))
+        db.execute(
+            "INSERT INTO jobs (id, tenant, name, task, created_at, idempotency, fingerprint)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (job, tenant, s.name, row["id"], now, s.idempotency, s.fingerprint),
+        )
+        if row["plan"] is not None:
+            give_plan(db, tenant, s.name, row["id"], row["plan"], now)
+        return Submitted(job_record(db, tenant, job), created=True)
 
     def answered(self, tenant: str, task: Task) -> JobRecord | None:
         """The tenant's latest job on this task where that has succeeded and all of its result is there: an equal
@@ -186,7 +193,6 @@ class Store:
                 state = state_of(db, row)
                 if self._stands(db, row, now):
                     return state
-        self._have_inputs(task)
         with self.database.write() as db:
             return state_of(db, self._join(db, task, tenant, db.now))
 
@@ -251,6 +257,12 @@ class Store:
         """Tasks that were written to after that version; None: it may have been any."""
         return self.database.changes(since)
 
+    def latest(self) -> float | None:
+        """When the newest job came; None where there is none."""
+        with self.database.read() as db:
+            last = _last_job(db)
+        return None if last is None else moment_of(last)
+
     def counts(self) -> dict[str, Any]:
         """For metrics: `tasks` by status, `jobs` queued, running and ended, `oldest_s` waiting, `workers` that are
         ready, and their `slots`."""
@@ -293,15 +305,18 @@ class Store:
             db.execute("UPDATE tasks SET current = 0 WHERE id = ?", (row["id"],))
             row = None
         if row is None:
+            self._have_inputs(task)
             self._have_room(db, tenant)
+            sizes = {name: self.blobs.join(db, digest) for name, digest in task.inputs.items()}
+            lane = task.lane(sum(sizes.values()))
             made = db.execute(
                 "INSERT INTO tasks (key, current, kind, lane, code, options, status, created_at, used_at)"
                 " VALUES (?, 1, ?, ?, ?, ?, 'queued', ?, ?) RETURNING id",
-                (task.key, task.kind, task.lane, task.code, task.options_text, now, now),
+                (task.key, task.kind, lane, task.code, task.options_text, now, now),
             ).fetchone()["id"]
-            inputs = [(made, n, d, self.blobs.join(db, d)) for n, d in task.inputs.items()]
+            inputs = [(made, n, d, sizes[n]) for n, d in task.inputs.items()]
             db.executemany(f"{FILE} (?, 'in', ?, ?, '', ?)", inputs)
-            db.execute(WAIT, (task.lane, tenant, made, 0.0))
+            db.execute(WAIT, (lane, tenant, made, 0.0))
             add_event(db, made, "queued", {}, now)
         else:
             db.execute("UPDATE tasks SET used_at = ? WHERE id = ?", (now, row["id"]))
@@ -319,7 +334,13 @@ class Store:
     def _have_room(self, db: Transaction, tenant: str) -> None:
         db.take_turns(f"queue {tenant}")
         waiting = db.execute(
-            "SELECT COUNT(*) FROM queue WHERE lane IN (?, ?) AND tenant = ?", (INTERACTIVE, SEARCH, tenant)
+            f"SELECT COUNT(*) FROM queue WHERE lane IN ({', '.join(map(str, LANES))}) AND tenant = ?", (tenant,)
         ).fetchone()[0]
         if waiting >= self._queue:
             raise QueueFull(f"{waiting} requests wait already, and no more than {self._queue} may; try again later")
+
+
+def _last_job(db: Transaction) -> str | None:
+    """Id of the newest job of all."""
+    found: str | None = db.execute("SELECT MAX(id) FROM jobs").fetchone()[0]
+    return found

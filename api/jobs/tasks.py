@@ -17,20 +17,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from planner.api.jobs.lanes import lane_of
 from planner.cache import digest_of, file_digest, source_digest
 
-__all__ = ["INTERACTIVE", "KINDS", "SEARCH", "Task", "code_digest"]
+__all__ = ["KINDS", "Submission", "Task", "code_digest"]
 
-INTERACTIVE: Final = 0  # lanes: a person waits
-SEARCH: Final = 1
-KINDS: Final[Mapping[str, int]] = {
-    "artifact": INTERACTIVE,
-    "diff": INTERACTIVE,
-    "evaluation": INTERACTIVE,
-    "transfer": INTERACTIVE,
-    "plan": SEARCH,
-    "explanation": SEARCH,  # it searches again for every alternative
-}
+KINDS: Final = ("plan", "artifact", "diff", "evaluation", "transfer", "explanation")
 
 
 @cache
@@ -54,11 +46,9 @@ class Task:
         if self.kind not in KINDS:
             raise ValueError(f"task kind {self.kind!r}: expected one of {', '.join(KINDS)}")
 
-    @property
-    def lane(self) -> int:
-        if self.kind == "artifact" and self.options.get("name") == "explain.json":
-            return SEARCH
-        return KINDS[self.kind]
+    def lane(self, size: int) -> int:
+        """What it waits with; `size`: bytes of all inputs."""
+        return lane_of(self.kind, self.options, size)
 
     @property
     def key(self) -> str:
@@ -68,3 +58,13 @@ class Task:
     @property
     def options_text(self) -> str:
         return json.dumps(dict(self.options), sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job that is asked for; with an `idempotency` key, what has another `fingerprint` is another request."""
+
+    task: Task
+    name: str
+    idempotency: str | None = None
+    fingerprint: str = ""

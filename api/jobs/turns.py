@@ -1,15 +1,24 @@
-"""Whose turn it is, and who has been silent for too long."""
+"""Whose turn it is, and who has been silent for too long.
+
+Tenants are served by the processor time that they have used: `turns.turn` of a tenant counts milliseconds, whoever has
+the fewest is next, and what its tasks use is added.  Nobody is ever taken to be more than `LAG_MS` behind the tenant
+with the most, so that one who comes after a long time, or for the first time, is served at once and does not shut the
+others out until it has caught up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from planner.api.jobs.database import Row, Transaction
+from planner.api.jobs.lanes import LARGE, LIGHT
 
-__all__ = ["ANY", "Able", "expired", "next_task"]
+__all__ = ["ANY", "LAG_MS", "START_MS", "Able", "Head", "Standing", "charge", "expired", "next_in", "standing"]
 
+LAG_MS: Final = 30_000
+START_MS: Final = 100  # for beginning a task: those who have used equally much take turns at once
 LONGEST_PAUSE_S: Final = 60.0  # no task waits longer to begin again
 ALIVE_S: Final = 10.0  # since a worker was heard of
 
@@ -24,6 +33,24 @@ class Able:
 
 
 ANY: Final = Able()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The task that is next, for whom, and that tenant's turn."""
+
+    tenant: str
+    task: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who is next among short and among long work, and the turns of tenants."""
+
+    light: Head | None = None
+    heavy: Head | None = None
+    turns: Mapping[str, int] = field(default_factory=dict)
 
 
 def expired(db: Transaction, now: float, lease_s: float) -> list[Row]:
@@ -43,7 +70,7 @@ WITH RECURSIVE waiting (tenant) AS (
   SELECT (SELECT MIN(q.tenant) FROM queue q WHERE q.lane = :lane AND q.tenant > w.tenant)
   FROM waiting w WHERE w.tenant IS NOT NULL
 ), ready (tenant, turn, task) AS (
-  SELECT w.tenant, COALESCE((SELECT u.turn FROM turns u WHERE u.tenant = w.tenant), 0),
+  SELECT w.tenant, COALESCE((SELECT u.turn FROM turns u WHERE u.tenant = w.tenant AND u.turn > :floor), :floor),
     (SELECT MIN(q.task) FROM queue q WHERE q.lane = :lane AND q.tenant = w.tenant
       AND (q.not_before <= :now OR q.not_before > :longest)
       AND (:code = '' OR EXISTS (SELECT 1 FROM tasks t WHERE t.id = q.task AND :kinds LIKE '% ' || t.kind || ' %'
@@ -51,24 +78,51 @@ WITH RECURSIVE waiting (tenant) AS (
           WHERE v.seen_at > :alive AND v.slots > 0)))))
   FROM waiting w WHERE w.tenant IS NOT NULL
 )
-SELECT tenant, task FROM ready WHERE task IS NOT NULL ORDER BY turn, task LIMIT 1
+SELECT tenant, task, turn FROM ready WHERE task IS NOT NULL ORDER BY turn, task LIMIT 1
 """
 
 
-def next_task(db: Transaction, lanes: Sequence[int], now: float, able: Able) -> tuple[str, int] | None:
-    """Tenant and task whose turn it is: the tenant served longest ago, its oldest task."""
+def next_in(db: Transaction, lanes: Collection[int], now: float, able: Able = ANY) -> Head | None:
+    """Of the tenant whose turn it is, the oldest task of its first lane; among equals the lane counts, then age."""
+    values = {
+        "floor": _floor(db),
+        "now": now,
+        "longest": now + LONGEST_PAUSE_S,  # later still: by a clock that was set back since
+        "code": able.code,
+        "kinds": f" {' '.join(sorted(able.kinds))} ",
+        "alive": now - ALIVE_S,
+    }
+    found: list[tuple[int, int, int, str]] = []
     for lane in lanes:
-        row = db.execute(
-            _NEXT,
-            {
-                "lane": lane,
-                "now": now,
-                "longest": now + LONGEST_PAUSE_S,  # later still: by a clock that was set back since
-                "code": able.code,
-                "kinds": f" {' '.join(sorted(able.kinds))} ",
-                "alive": now - ALIVE_S,
-            },
-        ).fetchone()
+        row = db.execute(_NEXT, {"lane": lane, **values}).fetchone()
         if row is not None:
-            return row["tenant"], row["task"]
-    return None
+            found.append((row["turn"], lane, row["task"], row["tenant"]))
+    if not found:
+        return None
+    turn, _, task, tenant = min(found)
+    return Head(tenant, task, turn)
+
+
+def charge(db: Transaction, tenant: str, milliseconds: int) -> None:
+    """Adds to what a tenant has used."""
+    floor = _floor(db)
+    db.execute(
+        "INSERT INTO turns (tenant, turn) VALUES (:tenant, :first) ON CONFLICT (tenant) DO UPDATE"
+        " SET turn = CASE WHEN turns.turn > :floor THEN turns.turn ELSE :floor END + :used",
+        {"tenant": tenant, "first": floor + milliseconds, "floor": floor, "used": milliseconds},
+    )
+
+
+def standing(db: Transaction, tenants: Iterable[str], now: float, able: Able = ANY) -> Standing:
+    floor = _floor(db)
+    turns = dict.fromkeys(tenants, floor)
+    for tenant in turns:
+        row = db.execute("SELECT turn FROM turns WHERE tenant = ?", (tenant,)).fetchone()
+        if row is not None:
+            turns[tenant] = max(floor, row["turn"])
+    return Standing(next_in(db, LIGHT, now, able), next_in(db, (LARGE,), now, able), turns)
+
+
+def _floor(db: Transaction) -> int:
+    """What everybody has used at least, as far as turns go."""
+    return max(0, int(db.execute("SELECT COALESCE(MAX(turn), 0) FROM turns").fetchone()[0]) - LAG_MS)

@@ -22,6 +22,7 @@ from multiprocessing import connection
 from pathlib import Path
 
 from planner.api.jobs.caches import cache_of, make_room
+from planner.api.jobs.calendar import DAY_S, Calendar
 from planner.api.jobs.child import main
 from planner.api.jobs.errors import LeaseLost, StoreDamaged, StoreError, StoreUnusable
 from planner.api.jobs.forks import Entry, ForkServer, begin
@@ -31,9 +32,10 @@ from planner.api.jobs.opening import open_store
 from planner.api.jobs.records import Claim
 from planner.api.jobs.sandbox import MODES, Confinement, Mode, announce
 from planner.api.jobs.scratch import bury, own_folder
+from planner.api.jobs.sharing import Sharing
 from planner.api.jobs.slot import Slot
 from planner.api.jobs.store import Store
-from planner.api.jobs.tasks import INTERACTIVE, KINDS, SEARCH, code_digest
+from planner.api.jobs.tasks import KINDS, code_digest
 from planner.api.jobs.turns import Able
 from planner.api.jobs.work import JobInput
 from planner.api.logs import log_to
@@ -56,7 +58,7 @@ log = logging.getLogger("planner.worker")
 
 @dataclass
 class Worker:
-    """`slots` tasks at once, and one more that a person waits for.
+    """`slots` tasks at once, and one more that is likely to end soon; what runs on gives way in turns (`sharing`).
 
     `parent`: the process that started it.  When that has ended, the worker goes on while there is work, until another
     one is ready, which who restarts the parent will see to, and no longer than `ORPHAN_S`.
@@ -76,6 +78,7 @@ class Worker:
         self._able = Able(frozenset(KINDS), code_digest())
         self._forks = ForkServer()
         self._confinement = Confinement.of(self.sandbox, self.store.folder, self._forks.given)
+        self._sharing = Sharing(self.store.leases, self.slots, self.limits.memory_bytes, self._able)
         self._orphan_since: float | None = None
         self._at_work: list[Slot] = []
         self._beaten = self._tried = self._checkpointed = 0.0
@@ -110,6 +113,8 @@ class Worker:
         try:
             self._mind_parent()
             self._beat()
+            if self._sharing.step(self._at_work):
+                self._seen = None
             self._claim()
             for slot in self._at_work:
                 slot.step(self.store)
@@ -123,6 +128,7 @@ class Worker:
             time.sleep(0.2)
         for slot in [s for s in self._at_work if s.dropped and s.child.process.exitcode is not None]:
             self._at_work.remove(slot)
+            self._sharing.meter(slot)
             slot.child.clear()
             self._seen = None  # there is room: look again
         self._purge()
@@ -154,10 +160,13 @@ class Worker:
         if time.monotonic() > self._beaten + BEAT_S or abs(time.time() - self._beaten_at) > 2 * BEAT_S:
             ready = self._orphan_since is None and self._forks.ready()
             slots = self.slots if ready else 0
-            said = self.store.leases.heartbeat(self.name, claims, pid=os.getpid(), slots=slots, code=self._able.code)
-            self._beaten, self._beaten_at = time.monotonic(), time.time()
             for slot in held:
                 slot.watch()
+                self._sharing.meter(slot)
+            said = self.store.leases.heartbeat(
+                self.name, claims, pid=os.getpid(), slots=slots, code=self._able.code, used=self._sharing.used()
+            )
+            self._beaten, self._beaten_at = time.monotonic(), time.time()
         elif claims and version != self._heard:
             said = self.store.leases.ends_requested(claims)
         else:
@@ -182,19 +191,11 @@ class Worker:
         if not self._forks.ready():  # a claim would wait for it, and its lease run out
             return
         self._seen = version
-        while lanes := self._free():
+        while lanes := self._sharing.lanes(self._at_work):
             claim = self.store.leases.claim(self.name, lanes, able=self._able)
             if claim is None:
                 return
             self._begin(claim)
-
-    def _free(self) -> tuple[int, ...]:
-        """Lanes that there is a slot for: one is kept for what a person waits for."""
-        busy = len(self._at_work)
-        searching = sum(s.claim.lane == SEARCH for s in self._at_work)
-        if busy > self.slots:
-            return ()
-        return (INTERACTIVE, SEARCH) if searching < self.slots else (INTERACTIVE,)
 
     def _begin(self, claim: Claim) -> None:
         folder = self._folder / f"{claim.task}-{claim.token}"
@@ -221,16 +222,25 @@ class Worker:
         if time.monotonic() < self._purged + PURGE_S:
             return
         self._purged = time.monotonic()
+        threading.Thread(target=self.purge, name="purge", daemon=True).start()
 
-        def purge() -> None:
-            try:
-                make_room(self.store.folder)
-                if self.retention_s is not None:
-                    log.info("purged %s", self.store.purge(self.retention_s))
-            except (StoreError, OSError) as e:
-                log.error("purging: %s", e)
-
-        threading.Thread(target=purge, name="purge", daemon=True).start()
+    def purge(self) -> None:
+        """Removes what is kept no longer, as far as the clock is to be believed."""
+        try:
+            make_room(self.store.folder)
+            if self.retention_s is None:
+                return
+            leap = Calendar(self.store.folder, self.store.latest).leap(time.time())
+            if leap:
+                log.error(
+                    "the clock is %.1f days ahead of the last look at what is old: nothing is removed before it has "
+                    "gone on for a day; set it right if it is wrong",
+                    leap / DAY_S,
+                )
+            else:
+                log.info("purged %s", self.store.purge(self.retention_s))
+        except (StoreError, OSError) as e:
+            log.error("purging: %s", e)
 
     def _leave(self) -> None:
         """Gives back what is held, and ends the children."""

@@ -126,9 +126,10 @@ async def get_artifact(
     return await service.sent(request, blob, tenant, {"content-disposition": disposition})
 
 
-def sources(plan: Plan) -> dict[str, str]:
-    """Digests of what artifacts are made of."""
-    return {n: plan.files[n].digest for n in ("plan.json", "model.onnx") if n in plan.files}
+def sources(plan: Plan, *, model: bool = True) -> dict[str, str]:
+    """Digests of what artifacts are made of; without the model, which may be lost, where it is not read."""
+    names = ("plan.json", "model.onnx") if model else ("plan.json",)
+    return {n: plan.files[n].digest for n in names if n in plan.files}
 
 
 def explanation_of(plan: Plan, operator: str | None, alternatives: int) -> Task:
@@ -139,7 +140,8 @@ def explanation_of(plan: Plan, operator: str | None, alternatives: int) -> Task:
 def _task(plan: Plan, name: str) -> Task:
     if name == "explain.json":
         return explanation_of(plan, None, 3)
-    return Task("artifact", sources(plan), {"name": name})
+    target = TARGETS.get(name.removesuffix(".zip"))
+    return Task("artifact", sources(plan, model=target is not None and "model" in target.needs), {"name": name})
 
 
 def waits(request: Request) -> float:

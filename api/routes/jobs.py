@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Header, Path, Request, Response
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from planner.api.auth import Tenant, tenant_of
@@ -70,7 +69,8 @@ async def list_jobs(
 ) -> Response:
     service = service_of(request)
     after = service.signer.after(f"jobs {tenant}", cursor)
-    found = await run_in_threadpool(service.store.jobs, tenant, status, limit + 1, after)
+    # Of one state: it may look through all jobs of the tenant.
+    found = await service.blocking.run(tenant, service.store.jobs, tenant, status, limit + 1, after)
     more = service.signer.seal(f"jobs {tenant}", found[limit - 1].id) if len(found) > limit else None
     page = Jobs(items=[job_of(j) for j in found[:limit]], next=more)
     return document(request, page, headers=next_link(request.url, more))
@@ -104,7 +104,7 @@ async def get_job(request: Request, tenant: Tenant, job_id: JobId, prefer: Prefe
 async def cancel_job(request: Request, tenant: Tenant, job_id: JobId, prefer: Prefer = None) -> Response:
     """A search ends with the best plan that it has.  A job that has ended stays as it is."""
     service = service_of(request)
-    return await _waited(request, service, await run_in_threadpool(service.store.cancel, tenant, job_id))
+    return await _waited(request, service, await service.blocking.run(tenant, service.store.cancel, tenant, job_id))
 
 
 async def _waited(request: Request, service: Service, job: Any) -> Response:

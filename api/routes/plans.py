@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
-from starlette.concurrency import run_in_threadpool
 
 from planner.api.auth import Tenant
 from planner.api.descriptions import header, link, model_body, problems
@@ -121,8 +120,8 @@ async def submitted(
     fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     job = await service.look(service.store.answered, tenant, task) if idempotency is None else None
     if job is None:
-        made = await run_in_threadpool(
-            service.store.submit, tenant, task, name=name, idempotency=idempotency, fingerprint=fingerprint
+        made = await service.blocking.run(
+            tenant, service.store.submit, tenant, task, name=name, idempotency=idempotency, fingerprint=fingerprint
         )
         job = made.job
     headers = {"location": f"/v1/jobs/{job.id}"}
@@ -203,5 +202,5 @@ async def forget_plan(
     blob = (await service.look(service.store.plan, tenant, plan_id)).files["plan.json"]
     if if_match is not None and not matches(if_match, blob.digest[:32]):
         raise Problem("precondition-failed", f'the plan\'s ETag is "{blob.digest[:32]}"')
-    await run_in_threadpool(service.store.forget, tenant, plan_id)
+    await service.blocking.run(tenant, service.store.forget, tenant, plan_id)
     return Response(status_code=204)

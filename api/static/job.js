@@ -7,7 +7,7 @@ import { framed } from "./frame.js";
 import { ENDED, asked, follow, put } from "./jobs.js";
 import { Problem, json, made, post } from "./service.js";
 
-const PHASES = { import: "reading the model", search: "searching", write: "writing the plan" };
+const PHASES = { import: "reading the model", search: "searching", write: "writing the plan", paused: "paused while others have their turn" };
 const TABS = { report: "Report", explain: "Explain", files: "Files", request: "Request" };
 
 // Draws into `main`; returns what ends it.
@@ -20,13 +20,14 @@ export function showJob(main, job, tab) {
   const above = h("div", { class: "result" });
   main.replaceChildren(head, above, live, result);
   let phase = job.progress?.phase;
+  let paused = job.progress?.paused;
   let drawn = 0;
 
   const draw = () => {
     drawn = 0;
     head.replaceChildren(...heading(job, cancel));
     live.hidden = ENDED.has(job.status) && points.length === 0;
-    live.replaceChildren(...watching(job, phase, points, messages, live.clientWidth - 40));
+    live.replaceChildren(...watching(job, paused ? "paused" : phase, points, messages, live.clientWidth - 40));
   };
   const soon = () => (drawn ||= requestAnimationFrame(draw));
 
@@ -50,6 +51,7 @@ export function showJob(main, job, tab) {
 
   const stop = follow(job.id, (type, data) => {
     if (type === "progress" && data.incumbent_s !== undefined) add(points, data);
+    if (type === "progress" && data.paused !== undefined) paused = data.paused;
     if (type === "phase") phase = data.phase;
     if (type === "message" && data.text) messages.push(data.text);
     if (type === "started" || type === "restarted") job = { ...job, status: "running" };

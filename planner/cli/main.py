@@ -68,6 +68,7 @@ _OFFERED = {
     "serve": "answer requests for plans over HTTP, and show a web page",
     "worker": "compute the jobs of a service, beside `planner serve`",
     "keys": "make, list and revoke the keys of a service",
+    "store": "check and back up what a service keeps",
     "submit": "search on a service, to which the model is sent without its weights",
 }
 

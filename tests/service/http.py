@@ -33,7 +33,7 @@ class Service:
         return self.client.post(f"/v1/plans?{query}", content=model, headers=ONNX | told)
 
     def claim(self) -> Claim:
-        found = self.store.leases.claim("test", (0, 1))
+        found = self.store.leases.claim("test", (0, 1, 2))
         assert found is not None, "nothing waits"
         return found
 

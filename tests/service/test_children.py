@@ -214,9 +214,9 @@ def test_a_child_whose_lease_is_lost_is_ended_and_writes_nothing(store: Store, w
     assert store.state(begun.id).status == "running"  # the other's
 
 
-def test_a_slot_is_kept_for_what_a_person_waits_for(store: Store, worker: Worker) -> None:
+def test_a_slot_is_kept_for_short_work(store: Store, worker: Worker) -> None:
     for k in range(4):
-        store.ensure(does("sleep", "plan", k=k))
+        store.ensure(does("sleep", "plan", k=k, mesh="2x2x2x2"))  # which takes long
     until(worker, lambda: len(worker._at_work) == 2)
     quick = ask(store, worker, does("nothing"))
     assert quick.status == "succeeded"

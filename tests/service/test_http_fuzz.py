@@ -111,7 +111,7 @@ def test_every_answer_is_one_that_the_document_promises(fuzzed: Service) -> None
     draw = random.Random(7)
     seen = set()
     for turn in range(ROUNDS):
-        while (claim := fuzzed.store.leases.claim("test", (0, 1))) is not None:
+        while (claim := fuzzed.store.leases.claim("test", (0, 1, 2))) is not None:
             fuzzed.store.leases.fail(claim, problem("input-invalid", "made up"), lasting=turn % 2 == 0)
         plan = fuzzed.planned(model=draw.randbytes(8))
         job = fuzzed.client.get("/v1/jobs?limit=1").json()["items"][0]["id"]

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from planner.api.jobs.errors import LeaseLost, StoreBusy, StoreConflict, StoreUnusable
+from planner.api.jobs.lanes import LANES
 from planner.api.jobs.store import Store
-from planner.api.jobs.tasks import INTERACTIVE, SEARCH, Task
+from planner.api.jobs.tasks import Task
 from planner.api.jobs.turns import Able
 from tests.service.postgres import Server
 
 pytest.importorskip("psycopg", reason="the extra `server` is not installed")
-
-LANES = (INTERACTIVE, SEARCH)
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from planner.api.jobs.blobs import Blob
+from planner.api.jobs.lanes import LANES
 from planner.api.jobs.store import Store
-from planner.api.jobs.tasks import INTERACTIVE, SEARCH, Task
+from planner.api.jobs.tasks import Task
 
 # As many rows as there are tenants, workers or states, and rows that a statement has made itself.
 FEW = frozenset(("workers", "codes", "counts", "keys", "turns", "waiting", "ready", "w", "v", "CONSTANT"))
@@ -84,7 +85,7 @@ def test_lists_of_jobs_and_plans_look_at_their_page_alone(store: Store) -> None:
 def test_work_and_metrics_look_at_what_they_change_alone(store: Store) -> None:
     with Asked(store) as asked:
         for answer in ("finish", "fail", "died", "release"):
-            held = store.leases.claim("w", (INTERACTIVE, SEARCH))
+            held = store.leases.claim("w", LANES)
             assert held is not None
             store.leases.heartbeat("w", [held], slots=1)
             store.leases.ends_requested([held])

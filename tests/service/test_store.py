@@ -29,15 +29,16 @@ from planner.api.jobs.errors import (
     StoreFull,
     StoreUnusable,
 )
+from planner.api.jobs.lanes import INTERACTIVE, LARGE, SMALL
 from planner.api.jobs.leases import DEATHS
 from planner.api.jobs.problems import problem
 from planner.api.jobs.records import Claim
 from planner.api.jobs.store import Store
-from planner.api.jobs.tasks import INTERACTIVE, SEARCH, Task, code_digest
+from planner.api.jobs.tasks import Task, code_digest
 from tests.service.earlier import STATES, made_by_version, write_as_version_2
 from tests.service.places import Place
 
-LANES = (INTERACTIVE, SEARCH)
+LANES = (INTERACTIVE, SMALL, LARGE)
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from planner.status import show_progress
 
 __all__ = ["Limits", "load_data", "load_model", "load_with_file", "run_limited"]
 
+LOOK_S = 1.0  # between two looks at the clock
 MAX_FILE_BYTES = 2 * 1024**3 - 1  # protobuf cannot hold more in one message
 SIZE_BYTES = 8  # of the length before an answer
 CPU_GRACE = 1  # seconds of processor time between SIGXCPU, which native code may put off, and SIGKILL
@@ -121,7 +122,7 @@ def run_limited(work: Callable[[], Any], *, limits: Limits, what: str) -> Any:
         _child(work, write_end, limits, parent)
     os.close(write_end)
     try:
-        payload = _receive(read_end, time.monotonic() + limits.wall_seconds)
+        payload = _receive(read_end, limits.wall_seconds)
         if payload is None:
             raise errors.LimitError(
                 f"{what}: no result after {limits.wall_seconds:g} s, so it was stopped. The model is far larger or "
@@ -223,17 +224,23 @@ def _limit(what: int, value: int, grace: int = 0) -> None:
     resource.setrlimit(what, (value, value + grace))
 
 
-def _receive(read_end: int, deadline: float) -> bytes | None:
-    """Everything up to the end of file, or None when the deadline passes first."""
+def _receive(read_end: int, seconds: float) -> bytes | None:
+    """Everything up to the end of file, or None when the seconds pass first.
+
+    Seconds for which this process was stopped (SIGSTOP) do not count: whoever did that stopped the child as well."""
     chunks: list[bytes] = []
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([read_end], [], [], left)[0]:
-            return None
+    left = seconds
+    while left > 0:
+        before = time.monotonic()
+        readable = select.select([read_end], [], [], min(left, LOOK_S))[0]
+        left -= min(time.monotonic() - before, LOOK_S)  # what took longer than it could was a stop
+        if not readable:
+            continue
         chunk = os.read(read_end, 1 << 20)
         if not chunk:
             return b"".join(chunks)
         chunks.append(chunk)
+    return None
 
 
 def _read(file: Path) -> bytes:

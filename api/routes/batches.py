@@ -1,0 +1,149 @@
+"""`/v1/batches`: one model, sent once, and many requests to plan it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+from pydantic import ValidationError
+
+from planner.api.auth import Tenant, within_rate
+from planner.api.descriptions import BINARY, header, problems
+from planner.api.errors import Problem
+from planner.api.jobs.records import JobRecord
+from planner.api.jobs.tasks import Submission, Task
+from planner.api.links import job_of
+from planner.api.options import PlanQuery
+from planner.api.respond import document
+from planner.api.routes.plans import REFUSALS, IdempotencyKey
+from planner.api.schemas import Batch
+from planner.api.service import Service, service_of
+from planner.api.uploads import receive
+from planner.errors import UsageError
+from planner.requests.wording import in_keywords
+
+__all__ = ["router"]
+
+router = APIRouter(tags=["plans"])
+
+MOST: Final = 100  # requests of a batch
+LONGEST: Final = 2**20  # bytes of them
+SHOWN: Final = 20  # fields of which is said what is wrong
+PARTS: Final = ("model", "constraints", "requests")
+BODY: Final = {
+    "required": True,
+    "content": {
+        "multipart/form-data": {
+            "schema": {
+                "type": "object",
+                "properties": {
+                    "model": {**BINARY["schema"], "description": "ONNX file; weights are not needed."},
+                    "constraints": {
+                        "type": "string",
+                        "format": "binary",
+                        "description": "As `planner search --constraints`; of all requests.",
+                    },
+                    "requests": {
+                        "type": "string",
+                        "description": f"JSON: a list of 1 to {MOST} objects with options of `POST /v1/plans`.",
+                    },
+                },
+                "required": ["model", "requests"],
+                "additionalProperties": False,
+            },
+            "encoding": {"requests": {"contentType": "application/json"}},
+        }
+    },
+}
+
+
+@router.post(
+    "/v1/batches",
+    operation_id="createBatch",
+    summary="Plan a model for many settings",
+    status_code=202,
+    responses={
+        202: {
+            "model": Batch,
+            "description": "The jobs, which go on, or have ended where they were answered before",
+            "headers": {"Retry-After": header("Seconds to wait before asking again.", "integer")},
+        },
+        **problems(*REFUSALS),
+    },
+    openapi_extra={"requestBody": BODY},
+)
+async def create_batch(request: Request, tenant: Tenant, idempotency_key: IdempotencyKey = None) -> Response:
+    """Each request becomes a job like any other.  All are taken, or none: the limits of the tenant count them all."""
+    service = service_of(request)
+    upload = await receive(request, service.store.blobs, PARTS)
+    if "requests" not in upload.digests:
+        raise _invalid("requests", "the form has no part of this name; expected a JSON list of requests")
+    content = await service.blocking.run(tenant, service.store.blobs.read, upload.digests.pop("requests"))
+    queries = _queries(content)
+    if len(queries) > 1:
+        await within_rate(request, service, tenant, len(queries) - 1)
+    service.metrics.uploaded.inc(upload.size)
+    submissions = [
+        Submission(Task("plan", upload.digests, {**options, "name": name}), name)
+        for options, name in ((o, q.name or upload.stem or "model") for q, o in queries)
+    ]
+    jobs = await _submitted(service, tenant, submissions, idempotency_key)
+    return document(request, Batch(jobs=[job_of(j) for j in jobs]), status=202, headers={"retry-after": "1"})
+
+
+async def _submitted(
+    service: Service, tenant: str, submissions: Sequence[Submission], idempotency: str | None
+) -> list[JobRecord]:
+    def submit(new: Sequence[Submission]) -> list[JobRecord]:
+        return [made.job for made in service.store.submit_all(tenant, new)]
+
+    if idempotency is not None:
+        whole = [[s.task.kind, dict(s.task.inputs), dict(s.task.options)] for s in submissions]
+        fingerprint = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
+        # No caller's key has a space in it.
+        keyed = [Submission(s.task, s.name, f"{idempotency} {k}", fingerprint) for k, s in enumerate(submissions)]
+        return await service.blocking.run(tenant, submit, keyed)
+    known = [await service.look(service.store.answered, tenant, s.task) for s in submissions]
+    new = [s for s, job in zip(submissions, known, strict=True) if job is None]
+    made = iter(await service.blocking.run(tenant, submit, new) if new else ())
+    return [next(made) if job is None else job for job in known]
+
+
+def _queries(content: bytes) -> list[tuple[PlanQuery, dict[str, Any]]]:
+    """The requests, and the options of their tasks.
+
+    Problem where one is not as documented, UsageError where its options contradict each other."""
+    if len(content) > LONGEST:
+        raise _invalid("requests", f"expected {LONGEST} bytes at most, found {len(content)}")
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        raise _invalid("requests", "expected a JSON list of requests, found no JSON") from None
+    if not isinstance(found, list) or not 1 <= len(found) <= MOST:
+        count = f"{len(found)} entries" if isinstance(found, list) else "no list"
+        raise _invalid("requests", f"expected a list of 1 to {MOST} requests, found {count}")
+    out, errors = [], []
+    for k, given in enumerate(found):
+        at = f"requests.{k}"
+        try:
+            query = PlanQuery.model_validate(given)
+            out.append((query, query.task_options()))
+        except ValidationError as e:
+            for wrong in e.errors(include_input=False, include_url=False, include_context=False):
+                where = ".".join([at, *map(str, wrong["loc"])])
+                errors.append({"in": "body", "name": where[:200], "detail": str(wrong["msg"])[:500]})
+        except UsageError as e:
+            raise UsageError(f"{at}: {in_keywords(str(e))}") from e
+        if len(errors) >= SHOWN:
+            break
+    if errors:
+        message = "; ".join(f"{e['name']}: {e['detail']}" for e in errors[:3])
+        raise Problem("validation", message, errors=errors[:SHOWN])
+    return out
+
+
+def _invalid(name: str, detail: str) -> Problem:
+    return Problem("validation", f"{name}: {detail}", errors=[{"in": "body", "name": name, "detail": detail}])

@@ -1,0 +1,102 @@
+"""`POST /v1/batches`: one model, many requests, all of them or none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.http import Service, serving
+
+SWEEP = [{"devices": 4}, {"devices": 8}, {"devices": 8, "hardware": "h100", "name": "on-h100"}]
+
+
+def send(service: Service, requests: object = SWEEP, model: bytes = b"a model", **headers: str) -> Any:
+    text = requests if isinstance(requests, str) else json.dumps(requests)
+    files: Mapping[str, Any] = {"model": ("net.onnx", model), "requests": (None, text)}
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    return service.client.post("/v1/batches", files=files, headers=sent)
+
+
+def test_a_batch_is_as_many_ordinary_jobs_in_order(service: Service) -> None:
+    answer = send(service)
+    assert (answer.status_code, answer.headers["retry-after"]) == (202, "1")
+    jobs = answer.json()["jobs"]
+    assert [(j["options"]["devices"], j["name"]) for j in jobs] == [(4, "net"), (8, "net"), (8, "on-h100")]
+    assert {j["kind"] for j in jobs} == {"plan"}
+    listed = service.client.get("/v1/jobs").json()["items"]
+    assert [j["id"] for j in listed] == [j["id"] for j in jobs][::-1]
+    service.work({"plan.json": b"{}"})
+    assert service.client.get(f"/v1/jobs/{jobs[0]['id']}").json()["status"] == "succeeded"
+    cancelled = service.client.post(f"/v1/jobs/{jobs[1]['id']}:cancel").json()
+    assert cancelled["status"] == "cancelled"
+
+
+def test_an_equal_request_outside_of_the_batch_is_the_same_computation(service: Service) -> None:
+    service.planned(query="devices=4&name=net")
+    assert [j["status"] for j in send(service).json()["jobs"]] == ["succeeded", "queued", "queued"]
+
+
+def test_a_batch_that_is_sent_again_with_its_key_is_the_same_jobs(service: Service) -> None:
+    first, again = (send(service, idempotency_key="k").json()["jobs"] for _ in range(2))
+    assert [j["id"] for j in first] == [j["id"] for j in again]
+    for other in (SWEEP[:2], SWEEP[::-1], [*SWEEP, {"devices": 16}]):
+        refused = send(service, other, idempotency_key="k")
+        assert (refused.status_code, refused.json()["type"]) == (422, "urn:planner:problem:idempotency-key-reused")
+    assert len(service.client.get("/v1/jobs").json()["items"]) == 3
+    assert service.post(idempotency_key="k").status_code == 202  # the key of a single request is another
+
+
+def test_the_queue_takes_all_of_a_batch_or_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path, queue=4) as s:
+        assert send(s).status_code == 202
+        refused = send(s, [{"devices": 16}, {"devices": 32}])
+        assert (refused.status_code, refused.json()["type"]) == (429, "urn:planner:problem:queue-full")
+        assert len(s.client.get("/v1/jobs").json()["items"]) == 3
+        assert send(s, [{"devices": 16}]).status_code == 202
+
+
+def test_the_rate_counts_every_request_of_a_batch(tmp_path: Path) -> None:
+    with serving(tmp_path, rate=2.0) as s:
+        assert send(s).status_code == 202
+        refused = send(s)
+        assert (refused.status_code, refused.json()["type"]) == (429, "urn:planner:problem:rate-limited")
+        assert int(refused.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("requests", "name"),
+    [
+        ("[", "requests"),
+        ("{}", "requests"),
+        ("[]", "requests"),
+        ("[1]", "requests.0"),
+        (json.dumps([{"devices": 4}] * 101), "requests"),
+        ('[{"devices": 4}, {"devices": "many"}]', "requests.1.devices"),
+        ('[{"devices": 4, "devicse": 4}]', "requests.0.devicse"),
+        ("[" * 100_000, "requests"),
+        ('[{"devices": 1' + "0" * 5000 + "}]", "requests"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_begun(service: Service, requests: str, name: str) -> None:
+    refused = send(service, requests)
+    assert refused.status_code == 422, refused.text
+    assert refused.json()["errors"][0]["name"].startswith(name)
+    assert service.client.get("/v1/jobs").json()["items"] == []
+
+
+def test_options_that_contradict_each_other_name_the_request(service: Service) -> None:
+    refused = send(service, [{"devices": 4}, {"devices": 3, "stages": 2}])
+    assert (refused.status_code, refused.json()["type"]) == (422, "urn:planner:problem:usage")
+    assert refused.json()["detail"].startswith("requests.1: ")
+    assert service.client.get("/v1/jobs").json()["items"] == []
+
+
+def test_a_batch_needs_both_of_its_parts(service: Service) -> None:
+    for files in ({"model": b"a model"}, {"requests": json.dumps(SWEEP).encode()}):
+        assert service.client.post("/v1/batches", files=files).status_code == 422
+    octets = {"content-type": "application/octet-stream"}
+    assert service.client.post("/v1/batches", content=b"a model", headers=octets).status_code == 422
