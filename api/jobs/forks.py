@@ -35,14 +35,15 @@ _context = multiprocessing.get_context("forkserver")
 
 
 class ForkServer:
-    """Use it from the main thread alone: the fork server dies with the thread that starts it."""
+    """Use it from the main thread alone: the fork server dies with the thread that starts it.  `also`: a module that
+    children need."""
 
-    def __init__(self) -> None:
+    def __init__(self, also: str = "planner.api.jobs.blobs") -> None:
         os.environ |= dict.fromkeys(SINGLE, "1")  # no threads before a fork, and none that spin beside others' children
         here = str(Path(version.__file__).resolve().parents[1])  # where the package lies, not `api`: it may be a link
         given = [str(Path(p).resolve()) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*given, here]))  # children are in other folders
-        _context.set_forkserver_preload(["planner.api.jobs.preload"])
+        _context.set_forkserver_preload(["planner.api.jobs.preload", also])
         self._pid: int | None = None
         self._warm = threading.Event()
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.api.jobs.blobs import Blobs
-from planner.api.jobs.errors import StoreUnusable
 from planner.api.jobs.sqlite import SqliteDatabase
 from planner.api.jobs.store import QUEUE, Store
 from planner.errors import UsageError
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["open_blobs", "open_database", "open_store"]
 
 _POSTGRES = ("postgresql://", "postgres://")
-_S3 = "s3://"
 
 
 def open_store(folder: Path, store: str = "", blobs: str = "", *, queue: int = QUEUE) -> Store:
@@ -56,4 +54,11 @@ def open_blobs(folder: Path, blobs: str, database: Database) -> BlobStore:
         if not path.is_absolute():
             raise UsageError(f"--blobs {blobs}: expected s3://BUCKET/PREFIX, or the absolute path of a shared folder")
         return Blobs(path)
-    raise StoreUnusable(f"--blobs {blobs}: expected the absolute path of a folder that all hosts share")
+    try:
+        from planner.api.jobs.s3.blobs import S3Blobs
+        from planner.api.jobs.s3.bucket import bucket_of
+    except ImportError as e:
+        raise UsageError(f"--blobs s3://… needs the extra `server` ({e.name} is not installed)") from e
+    bucket = bucket_of(blobs)
+    bucket.check()
+    return S3Blobs(database, bucket)

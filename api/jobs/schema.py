@@ -34,9 +34,9 @@ CREATE TABLE counts (
 ) WITHOUT ROWID"""
 _CODES: Final = "CREATE TABLE codes (worker TEXT PRIMARY KEY, code TEXT NOT NULL) WITHOUT ROWID"
 _BLOBS: Final = """
-CREATE TABLE blobs (digest TEXT PRIMARY KEY, size INTEGER NOT NULL, touched_at REAL NOT NULL, doomed_at REAL)
-  WITHOUT ROWID"""
-_BLOBS_TOUCHED: Final = "CREATE INDEX blobs_touched ON blobs (touched_at)"
+CREATE TABLE blobs (
+  digest TEXT PRIMARY KEY, size INTEGER NOT NULL, touched_at REAL NOT NULL, stored_at REAL, doomed_at REAL
+) WITHOUT ROWID"""
 _SECRETS: Final = "CREATE TABLE secrets (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 _RATES: Final = "CREATE TABLE rates (tenant TEXT PRIMARY KEY, level REAL NOT NULL, at REAL NOT NULL) WITHOUT ROWID"
 
@@ -97,7 +97,6 @@ CREATE TABLE keys (
 {_COUNTS};
 {_CODES};
 {_BLOBS};
-{_BLOBS_TOUCHED};
 {_SECRETS};
 {_RATES};
 """
@@ -146,7 +145,6 @@ _STEPS: Final = {
         _COUNTS,
         _CODES,
         _BLOBS,
-        _BLOBS_TOUCHED,
         _SECRETS,
         _RATES,
         "INSERT INTO counts (what, status, shard, n) SELECT 'tasks', status, 0, COUNT(*) FROM tasks GROUP BY status",

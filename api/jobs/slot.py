@@ -15,13 +15,14 @@ from planner.api.jobs.blobs import Blob
 from planner.api.jobs.errors import LeaseLost
 from planner.api.jobs.forks import Child
 from planner.api.jobs.limits import CPU_GRACE_S, Limits
-from planner.api.jobs.problems import problem
+from planner.api.jobs.problems import URN, problem
 from planner.api.jobs.records import Claim
 from planner.api.jobs.store import Store
 
 __all__ = ["Slot"]
 
 FLUSH_S = 0.2  # between two writings of progress
+INPUT_LOST = f"{URN}input-lost"
 SEARCHES = frozenset(("plan",))  # kinds that have something in hand when they are asked to end
 
 log = logging.getLogger("planner.worker")
@@ -148,6 +149,8 @@ class Slot:
             error = answer["problem"]
             if self.why == "child-wall":
                 error = self._too_long()
+            if error["type"] == INPUT_LOST:
+                store.blobs.missing(list(self.claim.inputs.values()))  # sent again, they are kept again
             store.leases.fail(self.claim, error, lasting=answer["lasting"] and not self.why, cancelled=cancelled)
         else:
             files, summary = answer["files"], answer["summary"]

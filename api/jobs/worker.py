@@ -71,7 +71,7 @@ class Worker:
         self.name = f"{os.uname().nodename[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
         self.stopping = False
         self._able = Able(frozenset(KINDS), code_digest())
-        self._forks = ForkServer()
+        self._forks = ForkServer(type(self.store.blobs.for_child()).__module__)
         self._orphan_since: float | None = None
         self._at_work: list[Slot] = []
         self._beaten = self._tried = self._checkpointed = 0.0
