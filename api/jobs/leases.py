@@ -55,14 +55,17 @@ class Leases:
         worker is able to do."""
         with self.database.read() as db:
             now = db.now
-            if not expired(db, now, lease_s) and next_task(db, lanes, now, able) is None:
+            seen, lost = _last_turn(db), expired(db, now, lease_s)
+            found = next_task(db, lanes, now, able)
+            if not lost and found is None:
                 return None
         with self.database.write(durable=False) as db:
             db.take_turns(CLAIMS)
             now = db.now
             for task in expired(db, now, lease_s):
                 lose(db, task, now)
-            found = _queued(db, lanes, now, able)
+            if lost or _last_turn(db) != seen or not _waits(db, found):  # others were faster: look again
+                found = _queued(db, lanes, now, able)
             if found is None:
                 return None
             tenant, task_id = found
@@ -254,11 +257,22 @@ def _forget(db: Transaction, worker: str) -> None:
     db.execute("DELETE FROM workers WHERE name = ?", (worker,))
 
 
+def _last_turn(db: Transaction) -> int | None:
+    """Another one once anybody has claimed anything."""
+    turn: int | None = db.execute("SELECT MAX(turn) FROM turns").fetchone()[0]
+    return turn
+
+
+def _waits(db: Transaction, found: tuple[str, int] | None) -> bool:
+    """Whether the task still waits; it goes on waiting until the transaction ends."""
+    locked = f"SELECT 1 FROM tasks WHERE id = ? AND status = 'queued'{db.locked}"
+    return found is not None and db.execute(locked, (found[1],)).fetchone() is not None
+
+
 def _queued(db: Transaction, lanes: Sequence[int], now: float, able: Able) -> tuple[str, int] | None:
     """Tenant and task whose turn it is, and nobody ends the task meanwhile."""
     while (found := next_task(db, lanes, now, able)) is not None:
-        locked = f"SELECT 1 FROM tasks WHERE id = ? AND status = 'queued'{db.locked}"
-        if db.execute(locked, (found[1],)).fetchone() is not None:
+        if _waits(db, found):
             return found
         db.execute("DELETE FROM queue WHERE task = ?", (found[1],))  # it was given up while we looked
     return None

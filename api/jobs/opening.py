@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,9 @@ from planner.errors import UsageError
 if TYPE_CHECKING:
     from planner.api.jobs.blob_store import BlobStore
     from planner.api.jobs.database import Database
+    from planner.api.jobs.postgres.database import PostgresDatabase
 
-__all__ = ["open_blobs", "open_database", "open_store"]
+__all__ = ["migrate_postgres", "open_blobs", "open_database", "open_postgres", "open_store"]
 
 _POSTGRES = ("postgresql://", "postgres://")
 
@@ -36,13 +38,33 @@ def open_database(folder: Path, store: str) -> Database:
     """As of `open_store`."""
     if not store:
         return SqliteDatabase(folder / "store.sqlite")
+    return open_postgres(store)
+
+
+def open_postgres(store: str) -> PostgresDatabase:
+    """As of `open_store`."""
+    _refuse_other_than_postgres(store)
+    from planner.api.jobs.postgres.database import PostgresDatabase
+
+    return PostgresDatabase(store)
+
+
+def migrate_postgres(store: str) -> tuple[int, int]:
+    """Changes the tables to those of this program; their versions before and after.  As of `open_store`."""
+    _refuse_other_than_postgres(store)
+    from planner.api.jobs.postgres.database import PostgresDatabase
+
+    return PostgresDatabase.migrate(store)
+
+
+def _refuse_other_than_postgres(store: str) -> None:
     if not store.startswith(_POSTGRES):
         raise UsageError("--store: expected postgresql://HOST/DATABASE")  # not repeated: it may hold a password
     try:
-        from planner.api.jobs.postgres.database import PostgresDatabase
+        importlib.import_module("psycopg")
+        importlib.import_module("psycopg_pool")
     except ImportError as e:
         raise UsageError(f"--store needs the extra `server` ({e.name} is not installed)") from e
-    return PostgresDatabase(store)
 
 
 def open_blobs(folder: Path, blobs: str, database: Database) -> BlobStore:

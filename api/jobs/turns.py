@@ -36,39 +36,39 @@ def expired(db: Transaction, now: float, lease_s: float) -> list[Row]:
 
 
 # Steps from tenant to tenant along the key of the queue, so that how many tasks wait does not matter.
-_NEXT = """
+_TENANTS: Final = """
 WITH RECURSIVE waiting (tenant) AS (
   SELECT MIN(tenant) FROM queue WHERE lane = :lane
   UNION ALL
   SELECT (SELECT MIN(q.tenant) FROM queue q WHERE q.lane = :lane AND q.tenant > w.tenant)
   FROM waiting w WHERE w.tenant IS NOT NULL
-), ready (tenant, turn, task) AS (
-  SELECT w.tenant, COALESCE((SELECT u.turn FROM turns u WHERE u.tenant = w.tenant), 0),
-    (SELECT MIN(q.task) FROM queue q WHERE q.lane = :lane AND q.tenant = w.tenant
-      AND (q.not_before <= :now OR q.not_before > :longest)
-      AND (:code = '' OR EXISTS (SELECT 1 FROM tasks t WHERE t.id = q.task AND :kinds LIKE '% ' || t.kind || ' %'
-        AND (t.code = :code OR t.code NOT IN (SELECT c.code FROM codes c JOIN workers v ON v.name = c.worker
-          WHERE v.seen_at > :alive AND v.slots > 0)))))
-  FROM waiting w WHERE w.tenant IS NOT NULL
 )
-SELECT tenant, task FROM ready WHERE task IS NOT NULL ORDER BY turn, task LIMIT 1
+SELECT w.tenant, COALESCE((SELECT u.turn FROM turns u WHERE u.tenant = w.tenant), 0) AS turn,
+  (SELECT MIN(q.task) FROM queue q WHERE q.lane = :lane AND q.tenant = w.tenant) AS task
+FROM waiting w WHERE w.tenant IS NOT NULL ORDER BY turn, task
+"""
+_READY: Final = """
+SELECT q.task FROM queue q JOIN tasks t ON t.id = q.task
+WHERE q.lane = :lane AND q.tenant = :tenant AND (q.not_before <= :now OR q.not_before > :longest)
+  AND (:code = '' OR :kinds LIKE '% ' || t.kind || ' %' AND (t.code = :code OR t.code NOT IN
+    (SELECT c.code FROM codes c JOIN workers v ON v.name = c.worker WHERE v.seen_at > :alive AND v.slots > 0)))
+ORDER BY q.task LIMIT 1
 """
 
 
 def next_task(db: Transaction, lanes: Sequence[int], now: float, able: Able) -> tuple[str, int] | None:
     """Tenant and task whose turn it is: the tenant served longest ago, its oldest task."""
     for lane in lanes:
-        row = db.execute(
-            _NEXT,
-            {
-                "lane": lane,
-                "now": now,
-                "longest": now + LONGEST_PAUSE_S,  # later still: by a clock that was set back since
-                "code": able.code,
-                "kinds": f" {' '.join(sorted(able.kinds))} ",
-                "alive": now - ALIVE_S,
-            },
-        ).fetchone()
-        if row is not None:
-            return row["tenant"], row["task"]
+        values = {
+            "lane": lane,
+            "now": now,
+            "longest": now + LONGEST_PAUSE_S,  # later still: by a clock that was set back since
+            "code": able.code,
+            "kinds": f" {' '.join(sorted(able.kinds))} ",
+            "alive": now - ALIVE_S,
+        }
+        for waiting in db.execute(_TENANTS, {"lane": lane}).fetchall():
+            row = db.execute(_READY, {**values, "tenant": waiting["tenant"]}).fetchone()
+            if row is not None:
+                return waiting["tenant"], row["task"]
     return None

@@ -6,6 +6,7 @@ goes on with the rest where a connection breaks, and checks the digest.  Credent
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import io
@@ -65,7 +66,14 @@ class Bucket:
             file.seek(0)
             try:
                 if size <= SINGLE:
-                    self._client.put_object(Bucket=self.name, Key=key, Body=file, ContentLength=size, IfNoneMatch="*")
+                    self._client.put_object(
+                        Bucket=self.name,
+                        Key=key,
+                        Body=file,
+                        ContentLength=size,
+                        IfNoneMatch="*",
+                        ChecksumSHA256=base64.b64encode(bytes.fromhex(digest)).decode(),  # the server compares
+                    )
                 else:
                     self._put_parts(file, key)
                 return
