@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import IO, Protocol
 
 from planner.api.jobs.database import Transaction
@@ -36,6 +37,9 @@ class BlobStore(Protocol):
 
     def read(self, digest: str) -> bytes:
         """BlobMissing, BlobDamaged."""
+
+    def lay(self, digest: str, target: Path) -> None:
+        """Makes the blob a file, which may share its bytes with it: the file must not be written to.  BlobMissing."""
 
     def __contains__(self, digest: object) -> bool: ...
 

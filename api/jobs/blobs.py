@@ -12,6 +12,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -121,6 +122,18 @@ class Blobs:
                 path.unlink()  # so that the same content can be kept again
             raise BlobDamaged(f"blob {digest}: its file has other content, and was removed")
         return content
+
+    def lay(self, digest: str, target: Path) -> None:
+        path = self.path(digest)
+        try:
+            try:
+                os.link(path, target)
+            except FileNotFoundError:
+                raise
+            except OSError:  # another file system, or one without links
+                shutil.copyfile(path, target)
+        except FileNotFoundError:
+            raise BlobMissing(f"blob {digest}: there is none; it was removed, or never kept") from None
 
     def __contains__(self, digest: object) -> bool:
         return isinstance(digest, str) and is_digest(digest) and self.path(digest).is_file()

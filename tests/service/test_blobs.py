@@ -73,6 +73,13 @@ def test_a_blob_is_whole_or_not_there(kept: Kept) -> None:
                 blobs.read(hostile)
 
 
+def test_a_blob_is_laid_where_a_child_reads_it(kept: Kept, tmp_path: Path) -> None:
+    kept.blobs.lay(kept.blobs.put(b"content"), tmp_path / "laid")
+    assert (tmp_path / "laid").read_bytes() == b"content"
+    with pytest.raises(BlobMissing):
+        kept.blobs.lay(digest_bytes(b"x"), tmp_path / "none")
+
+
 def test_a_blob_that_is_damaged_or_gone_is_said_and_can_be_kept_again(kept: Kept) -> None:
     digest = kept.blobs.put(b"content")
     for content, error in ((b"con", BlobDamaged), (None, BlobMissing)):

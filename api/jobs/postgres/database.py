@@ -8,6 +8,7 @@ again (`repeated`).  Time is that of the server.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -167,6 +168,8 @@ def _address(url: str) -> tuple[str, str]:
         raise StoreUnusable("the address of the store is none of PostgreSQL: expected postgresql://…") from None
     where = " ".join(f"{k}={given[k]}" for k in ("host", "port", "dbname") if given.get(k)) or "PostgreSQL"
     options = f"{_OPTIONS} {given.get('options', '')}".strip()
+    if "password" not in given and "PGPASSWORD" in os.environ:
+        given["password"] = os.environ["PGPASSWORD"]  # which a worker hides from what it starts
     return where, conninfo.make_conninfo("", **{**_DEFAULTS, **given, "options": options})
 
 

@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Final
 
 from planner.api.jobs.blobs import YOUNG, digest_bytes, is_digest
@@ -77,6 +78,9 @@ class S3Blobs:
         except (BlobDamaged, BlobMissing):
             self._forget(digest)  # so that the same content can be kept again
             raise
+
+    def lay(self, digest: str, target: Path) -> None:
+        target.write_bytes(self.read(digest))
 
     def __contains__(self, digest: object) -> bool:
         if not isinstance(digest, str) or not is_digest(digest):
