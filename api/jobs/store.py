@@ -319,7 +319,8 @@ class Store:
     def _have_room(self, db: Transaction, tenant: str) -> None:
         db.take_turns(f"queue {tenant}")
         waiting = db.execute(
-            "SELECT COUNT(*) FROM queue WHERE lane IN (?, ?) AND tenant = ?", (INTERACTIVE, SEARCH, tenant)
+            "SELECT COALESCE(SUM(tasks), 0) FROM waiting WHERE lane IN (?, ?) AND tenant = ?",
+            (INTERACTIVE, SEARCH, tenant),
         ).fetchone()[0]
         if waiting >= self._queue:
             raise QueueFull(f"{waiting} requests wait already, and no more than {self._queue} may; try again later")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 from planner.api.jobs.database import Row, Transaction
@@ -11,6 +12,7 @@ from planner.api.jobs.database import Row, Transaction
 __all__ = ["ANY", "Able", "expired", "next_task"]
 
 LONGEST_PAUSE_S: Final = 60.0  # no task waits longer to begin again
+TENANTS: Final = 20  # looked at together: seldom does none of them have a task that is ready
 ALIVE_S: Final = 10.0  # since a worker was heard of
 
 
@@ -35,17 +37,9 @@ def expired(db: Transaction, now: float, lease_s: float) -> list[Row]:
     ).fetchall()
 
 
-# Steps from tenant to tenant along the key of the queue, so that how many tasks wait does not matter.
 _TENANTS: Final = """
-WITH RECURSIVE waiting (tenant) AS (
-  SELECT MIN(tenant) FROM queue WHERE lane = :lane
-  UNION ALL
-  SELECT (SELECT MIN(q.tenant) FROM queue q WHERE q.lane = :lane AND q.tenant > w.tenant)
-  FROM waiting w WHERE w.tenant IS NOT NULL
-)
-SELECT w.tenant, COALESCE((SELECT u.turn FROM turns u WHERE u.tenant = w.tenant), 0) AS turn,
-  (SELECT MIN(q.task) FROM queue q WHERE q.lane = :lane AND q.tenant = w.tenant) AS task
-FROM waiting w WHERE w.tenant IS NOT NULL ORDER BY turn, task
+SELECT w.tenant FROM waiting w LEFT JOIN turns u ON u.tenant = w.tenant WHERE w.lane = ?
+ORDER BY COALESCE(u.turn, 0), w.first LIMIT ? OFFSET ?
 """
 _READY: Final = """
 SELECT q.task FROM queue q JOIN tasks t ON t.id = q.task
@@ -67,8 +61,17 @@ def next_task(db: Transaction, lanes: Sequence[int], now: float, able: Able) -> 
             "kinds": f" {' '.join(sorted(able.kinds))} ",
             "alive": now - ALIVE_S,
         }
-        for waiting in db.execute(_TENANTS, {"lane": lane}).fetchall():
-            row = db.execute(_READY, {**values, "tenant": waiting["tenant"]}).fetchone()
+        for tenant in _tenants(db, lane):
+            row = db.execute(_READY, {**values, "tenant": tenant}).fetchone()
             if row is not None:
-                return waiting["tenant"], row["task"]
+                return tenant, row["task"]
     return None
+
+
+def _tenants(db: Transaction, lane: int) -> Iterator[str]:
+    """Those with tasks that wait, the one served longest ago first."""
+    for before in count(0, TENANTS):
+        rows = db.execute(_TENANTS, (lane, TENANTS, before)).fetchall()
+        yield from (row["tenant"] for row in rows)
+        if len(rows) < TENANTS:
+            return

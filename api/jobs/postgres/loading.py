@@ -86,10 +86,15 @@ def _load_table(
 
 
 def _follow(db: Connection[Any]) -> None:
-    """What follows from rows: counts, and the number of the next task."""
+    """What follows from rows: counts, who waits, and the number of the next task."""
     db.execute("DELETE FROM counts")
     count = "INSERT INTO counts (what, status, shard, n) SELECT {}, status, 0, COUNT(*) FROM {} GROUP BY status"
     for table in ("tasks", "jobs"):
         db.execute(sql.SQL(count).format(sql.Literal(table), sql.Identifier(table)))
+    db.execute("DELETE FROM waiting")
+    db.execute(
+        "INSERT INTO waiting (lane, tenant, tasks, first)"
+        " SELECT lane, tenant, COUNT(*), MIN(task) FROM queue GROUP BY lane, tenant"
+    )
     last = "COALESCE((SELECT MAX(id) FROM tasks), 0)"
     db.execute(f"SELECT setval(pg_get_serial_sequence('tasks', 'id'), {last} + 1, false)")

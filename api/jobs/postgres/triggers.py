@@ -45,6 +45,22 @@ BEGIN
   UPDATE jobs SET status = NEW.status WHERE task = NEW.id AND left_at IS NULL;
   RETURN NULL;
 END $$""",
+    # The number of tasks is written by everyone who joins or leaves, so that they wait for each other: whoever finds
+    # nobody left behind knows that nobody is about to join.
+    """
+CREATE FUNCTION planner_joined() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO waiting AS w (lane, tenant, tasks, first) VALUES (NEW.lane, NEW.tenant, 1, NEW.task)
+  ON CONFLICT (lane, tenant) DO UPDATE SET tasks = w.tasks + 1;
+  RETURN NULL;
+END $$""",
+    """
+CREATE FUNCTION planner_left() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE waiting SET tasks = tasks - 1 WHERE lane = OLD.lane AND tenant = OLD.tenant;
+  DELETE FROM waiting WHERE lane = OLD.lane AND tenant = OLD.tenant AND tasks <= 0;
+  RETURN NULL;
+END $$""",
     """
 CREATE FUNCTION planner_tell() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
@@ -66,6 +82,8 @@ END $$""",
     " FOR EACH ROW EXECUTE FUNCTION planner_status_of_job()",
     "CREATE TRIGGER jobs_moved AFTER UPDATE ON jobs FOR EACH ROW"
     " WHEN (NEW.status IS DISTINCT FROM OLD.status) EXECUTE FUNCTION planner_moved()",
+    "CREATE TRIGGER queue_joined AFTER INSERT ON queue FOR EACH ROW EXECUTE FUNCTION planner_joined()",
+    "CREATE TRIGGER queue_left AFTER DELETE ON queue FOR EACH ROW EXECUTE FUNCTION planner_left()",
     "CREATE TRIGGER events_tell AFTER INSERT ON events FOR EACH ROW EXECUTE FUNCTION planner_tell()",
     "CREATE TRIGGER tasks_tell AFTER UPDATE OF cancel ON tasks FOR EACH ROW EXECUTE FUNCTION planner_tell()",
     "CREATE TRIGGER jobs_tell AFTER UPDATE OF left_at ON jobs FOR EACH ROW EXECUTE FUNCTION planner_tell()",
