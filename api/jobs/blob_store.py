@@ -18,10 +18,6 @@ class BlobStore(Protocol):
     def remote(self) -> bool:
         """Whether it may take longer than an event loop should wait."""
 
-    def provide(self, digest: str, path: Path) -> None:
-        """Makes a file of the content, for a child that sees nothing of the store; it may be a link, and is not to be
-        written to.  BlobMissing, StoreBusy, OSError."""
-
     def put(self, content: bytes) -> str:
         """Keeps the content; its digest.  Once this returns it is durable.  StoreFull, StoreUnusable, StoreBusy."""
 
@@ -33,6 +29,10 @@ class BlobStore(Protocol):
 
     def read(self, digest: str) -> bytes:
         """BlobMissing, BlobDamaged."""
+
+    def lay(self, digest: str, target: Path) -> None:
+        """Makes the blob a file, which may share its bytes with it: the file must not be written to.  BlobMissing,
+        StoreBusy, OSError."""
 
     def __contains__(self, digest: object) -> bool: ...
 

@@ -24,7 +24,7 @@ from planner.api.jobs.database import Transaction
 from planner.api.jobs.errors import BlobDamaged, BlobMissing, StoreFull, StoreUnusable
 from planner.files import replace_file
 
-__all__ = ["YOUNG", "Blob", "Blobs", "digest_bytes"]
+__all__ = ["YOUNG", "Blob", "Blobs", "digest_bytes", "is_digest"]
 
 YOUNG = 3600.0  # seconds for which a blob needs no row
 
@@ -32,6 +32,11 @@ YOUNG = 3600.0  # seconds for which a blob needs no row
 def digest_bytes(content: bytes) -> str:
     """SHA-256 in hex."""
     return hashlib.sha256(content).hexdigest()
+
+
+def is_digest(name: str) -> bool:
+    """Whether it is a SHA-256 in hex."""
+    return len(name) == 64 and all(c in "0123456789abcdef" for c in name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +57,6 @@ class Blobs:
     @property
     def remote(self) -> bool:
         return False
-
-    def provide(self, digest: str, path: Path) -> None:
-        source = self.path(digest)
-        try:
-            try:
-                os.link(source, path)
-            except FileNotFoundError:
-                raise
-            except OSError:  # another file system, or one without links
-                shutil.copyfile(source, path)
-        except FileNotFoundError:
-            raise BlobMissing(f"blob {digest}: there is none; it was removed, or never kept") from None
 
     def put(self, content: bytes) -> str:
         """Keeps the content; its digest.  Once this returns it survives a crash.
@@ -127,12 +120,24 @@ class Blobs:
             raise BlobDamaged(f"blob {digest}: its file has other content, and was removed")
         return content
 
+    def lay(self, digest: str, target: Path) -> None:
+        path = self.path(digest)
+        try:
+            try:
+                os.link(path, target)
+            except FileNotFoundError:
+                raise
+            except OSError:  # another file system, or one without links
+                shutil.copyfile(path, target)
+        except FileNotFoundError:
+            raise BlobMissing(f"blob {digest}: there is none; it was removed, or never kept") from None
+
     def __contains__(self, digest: object) -> bool:
-        return isinstance(digest, str) and _is_digest(digest) and self.path(digest).is_file()
+        return isinstance(digest, str) and is_digest(digest) and self.path(digest).is_file()
 
     def path(self, digest: str) -> Path:
         """Where the blob lies.  ValueError for what is no digest, so that no name from outside becomes a path."""
-        if not _is_digest(digest):
+        if not is_digest(digest):
             raise ValueError(f"expected 64 hexadecimal digits, found {digest[:80]!r}")
         return self.folder / digest[:2] / digest
 
@@ -151,7 +156,7 @@ class Blobs:
     def digests(self) -> Iterator[str]:
         """All that are kept."""
         for path in self._files():
-            if _is_digest(path.name):
+            if is_digest(path.name):
                 yield path.name
 
     def purge(self, keep: Callable[[str], bool], *, young_s: float = YOUNG) -> tuple[int, int]:
@@ -162,7 +167,7 @@ class Blobs:
             # Writers wait for the moment that one blob takes: nothing becomes young between the look and the removal.
             with contextlib.suppress(FileNotFoundError), self._holding(fcntl.LOCK_EX):
                 status = path.stat()
-                if status.st_mtime > oldest or (_is_digest(path.name) and keep(path.name)):
+                if status.st_mtime > oldest or (is_digest(path.name) and keep(path.name)):
                     continue
                 path.unlink()
                 removed += 1
@@ -208,10 +213,6 @@ def _size(path: Path) -> int | None:
         return path.stat().st_size
     except FileNotFoundError:
         return None
-
-
-def _is_digest(name: str) -> bool:
-    return len(name) == 64 and all(c in "0123456789abcdef" for c in name)
 
 
 def _unusable(folder: Path, e: OSError) -> StoreFull | StoreUnusable:

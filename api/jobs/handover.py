@@ -45,7 +45,7 @@ def lay_in(blobs: BlobStore, inputs: Mapping[str, str], folder: Path) -> None:
     (folder / CODE / "planner").symlink_to(_PACKAGE)
     for name, digest in inputs.items():
         with contextlib.suppress(BlobMissing):
-            blobs.provide(digest, folder / "in" / name)
+            blobs.lay(digest, folder / "in" / name)
 
 
 def hand_out(folder: Path, files: Mapping[str, tuple[bytes, str]], plan: bytes | None) -> dict[str, Any]:

@@ -55,14 +55,17 @@ class Leases:
         able to do."""
         with self.database.read() as db:
             now = db.now
-            if not expired(db, now, lease_s) and next_in(db, lanes, now, able) is None:
+            seen, lost = _charged(db), expired(db, now, lease_s)
+            found = next_in(db, lanes, now, able)
+            if not lost and found is None:
                 return None
         with self.database.write(durable=False) as db:
             db.take_turns(CLAIMS)
             now = db.now
             for task in expired(db, now, lease_s):
                 lose(db, task, now)
-            found = _queued(db, lanes, now, able)
+            if lost or _charged(db) != seen or not _waits(db, found):  # others were faster: look again
+                found = _queued(db, lanes, now, able)
             if found is None:
                 return None
             task_id = found.task
@@ -272,11 +275,21 @@ def _forget(db: Transaction, worker: str) -> None:
     db.execute("DELETE FROM workers WHERE name = ?", (worker,))
 
 
+def _charged(db: Transaction) -> int:
+    """Another number once anybody has claimed anything."""
+    return int(db.execute("SELECT COALESCE(SUM(turn), 0) FROM turns").fetchone()[0])
+
+
+def _waits(db: Transaction, found: Head | None) -> bool:
+    """Whether the task still waits; it goes on waiting until the transaction ends."""
+    locked = f"SELECT 1 FROM tasks WHERE id = ? AND status = 'queued'{db.locked}"
+    return found is not None and db.execute(locked, (found.task,)).fetchone() is not None
+
+
 def _queued(db: Transaction, lanes: Sequence[int], now: float, able: Able) -> Head | None:
     """The task whose turn it is, and nobody ends it meanwhile."""
     while (found := next_in(db, lanes, now, able)) is not None:
-        locked = f"SELECT 1 FROM tasks WHERE id = ? AND status = 'queued'{db.locked}"
-        if db.execute(locked, (found.task,)).fetchone() is not None:
+        if _waits(db, found):
             return found
         db.execute("DELETE FROM queue WHERE task = ?", (found.task,))  # it was given up while we looked
     return None

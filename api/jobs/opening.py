@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner.api.jobs.blobs import Blobs
-from planner.api.jobs.errors import StoreUnusable
 from planner.api.jobs.sqlite import SqliteDatabase
 from planner.api.jobs.store import QUEUE, Store
 from planner.errors import UsageError
@@ -14,11 +14,11 @@ from planner.errors import UsageError
 if TYPE_CHECKING:
     from planner.api.jobs.blob_store import BlobStore
     from planner.api.jobs.database import Database
+    from planner.api.jobs.postgres.database import PostgresDatabase
 
-__all__ = ["open_blobs", "open_database", "open_store"]
+__all__ = ["migrate_postgres", "open_blobs", "open_database", "open_postgres", "open_store"]
 
 _POSTGRES = ("postgresql://", "postgres://")
-_S3 = "s3://"
 
 
 def open_store(folder: Path, store: str = "", blobs: str = "", *, queue: int = QUEUE) -> Store:
@@ -38,13 +38,33 @@ def open_database(folder: Path, store: str) -> Database:
     """As of `open_store`."""
     if not store:
         return SqliteDatabase(folder / "store.sqlite")
+    return open_postgres(store)
+
+
+def open_postgres(store: str) -> PostgresDatabase:
+    """As of `open_store`."""
+    _refuse_other_than_postgres(store)
+    from planner.api.jobs.postgres.database import PostgresDatabase
+
+    return PostgresDatabase(store)
+
+
+def migrate_postgres(store: str) -> tuple[int, int]:
+    """Changes the tables to those of this program; their versions before and after.  As of `open_store`."""
+    _refuse_other_than_postgres(store)
+    from planner.api.jobs.postgres.database import PostgresDatabase
+
+    return PostgresDatabase.migrate(store)
+
+
+def _refuse_other_than_postgres(store: str) -> None:
     if not store.startswith(_POSTGRES):
         raise UsageError("--store: expected postgresql://HOST/DATABASE")  # not repeated: it may hold a password
     try:
-        from planner.api.jobs.postgres.database import PostgresDatabase
+        importlib.import_module("psycopg")
+        importlib.import_module("psycopg_pool")
     except ImportError as e:
         raise UsageError(f"--store needs the extra `server` ({e.name} is not installed)") from e
-    return PostgresDatabase(store)
 
 
 def open_blobs(folder: Path, blobs: str, database: Database) -> BlobStore:
@@ -56,4 +76,11 @@ def open_blobs(folder: Path, blobs: str, database: Database) -> BlobStore:
         if not path.is_absolute():
             raise UsageError(f"--blobs {blobs}: expected s3://BUCKET/PREFIX, or the absolute path of a shared folder")
         return Blobs(path)
-    raise StoreUnusable(f"--blobs {blobs}: expected the absolute path of a folder that all hosts share")
+    try:
+        from planner.api.jobs.s3.blobs import S3Blobs
+        from planner.api.jobs.s3.bucket import bucket_of
+    except ImportError as e:
+        raise UsageError(f"--blobs s3://… needs the extra `server` ({e.name} is not installed)") from e
+    bucket = bucket_of(blobs)
+    bucket.check()
+    return S3Blobs(database, bucket)

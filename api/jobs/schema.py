@@ -3,8 +3,8 @@
 A job is a tenant's; the task behind it is nobody's.  `tasks.current` marks the one task of its key that new requests
 join; a task that was cancelled, or failed for a passing reason, stays for its jobs alone.
 
-`jobs.status` and `counts` follow from the other columns.  Triggers write them, so that lists by status and metrics look
-at few rows, and so that both stay right while a program of an earlier version writes to the same store.
+`jobs.status`, `counts` and `waiting` follow from other rows.  Triggers write them, so that lists by status, metrics and
+claims look at few rows, and so that they stay right while a program of an earlier version writes to the same store.
 """
 
 from __future__ import annotations
@@ -32,11 +32,16 @@ CREATE TABLE counts (
   what TEXT NOT NULL, status TEXT NOT NULL, shard INTEGER NOT NULL, n INTEGER NOT NULL,
   PRIMARY KEY (what, status, shard)
 ) WITHOUT ROWID"""
+_WAITING: Final = """
+CREATE TABLE waiting (
+  lane INTEGER NOT NULL, tenant TEXT NOT NULL, tasks INTEGER NOT NULL, first INTEGER NOT NULL,
+  PRIMARY KEY (lane, tenant)
+) WITHOUT ROWID"""
 _CODES: Final = "CREATE TABLE codes (worker TEXT PRIMARY KEY, code TEXT NOT NULL) WITHOUT ROWID"
 _BLOBS: Final = """
-CREATE TABLE blobs (digest TEXT PRIMARY KEY, size INTEGER NOT NULL, touched_at REAL NOT NULL, doomed_at REAL)
-  WITHOUT ROWID"""
-_BLOBS_TOUCHED: Final = "CREATE INDEX blobs_touched ON blobs (touched_at)"
+CREATE TABLE blobs (
+  digest TEXT PRIMARY KEY, size INTEGER NOT NULL, touched_at REAL NOT NULL, stored_at REAL, doomed_at REAL
+) WITHOUT ROWID"""
 _SECRETS: Final = "CREATE TABLE secrets (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
 _RATES: Final = "CREATE TABLE rates (tenant TEXT PRIMARY KEY, level REAL NOT NULL, at REAL NOT NULL) WITHOUT ROWID"
 
@@ -95,9 +100,9 @@ CREATE TABLE keys (
   created_at REAL NOT NULL, revoked_at REAL
 ) WITHOUT ROWID;
 {_COUNTS};
+{_WAITING};
 {_CODES};
 {_BLOBS};
-{_BLOBS_TOUCHED};
 {_SECRETS};
 {_RATES};
 """
@@ -124,6 +129,12 @@ _TRIGGERS: Final = (
     "CREATE TRIGGER jobs_moved AFTER UPDATE OF status ON jobs WHEN NEW.status IS NOT OLD.status BEGIN "
     + _counted("jobs", "NEW", 1)
     + " UPDATE counts SET n = n - 1 WHERE what = 'jobs' AND status = OLD.status AND shard = 0; END",
+    "CREATE TRIGGER queue_joined AFTER INSERT ON queue BEGIN"
+    " INSERT INTO waiting (lane, tenant, tasks, first) VALUES (NEW.lane, NEW.tenant, 1, NEW.task)"
+    " ON CONFLICT (lane, tenant) DO UPDATE SET tasks = tasks + 1; END",
+    "CREATE TRIGGER queue_left AFTER DELETE ON queue BEGIN"
+    " UPDATE waiting SET tasks = tasks - 1 WHERE lane = OLD.lane AND tenant = OLD.tenant;"
+    " DELETE FROM waiting WHERE lane = OLD.lane AND tenant = OLD.tenant AND tasks <= 0; END",
     "CREATE TRIGGER jobs_gone AFTER DELETE ON jobs BEGIN " + _counted("jobs", "OLD", -1) + " END",
 )
 
@@ -144,13 +155,15 @@ _STEPS: Final = {
         _INDEXES["jobs_status"],
         _INDEXES["turns_turn"],
         _COUNTS,
+        _WAITING,
         _CODES,
         _BLOBS,
-        _BLOBS_TOUCHED,
         _SECRETS,
         _RATES,
         "INSERT INTO counts (what, status, shard, n) SELECT 'tasks', status, 0, COUNT(*) FROM tasks GROUP BY status",
         "INSERT INTO counts (what, status, shard, n) SELECT 'jobs', status, 0, COUNT(*) FROM jobs GROUP BY status",
+        "INSERT INTO waiting (lane, tenant, tasks, first)"
+        " SELECT lane, tenant, COUNT(*), MIN(task) FROM queue GROUP BY lane, tenant",
         *_TRIGGERS,
     ),
 }

@@ -6,7 +6,7 @@ import os
 
 from planner.api.jobs.database import Database, repeated
 
-__all__ = ["draw", "shared_secret"]
+__all__ = ["draw", "set_shared_secret", "shared_secret"]
 
 SECRET = "signing"
 SECRET_BYTES = 32
@@ -20,6 +20,16 @@ def shared_secret(database: Database) -> bytes:
         db.execute("INSERT INTO secrets (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", (SECRET, made))
         found = db.execute("SELECT value FROM secrets WHERE name = ?", (SECRET,)).fetchone()
     return bytes.fromhex(found["value"])
+
+
+@repeated
+def set_shared_secret(database: Database, secret: bytes) -> None:
+    """Has the service know this one, as it did elsewhere."""
+    with database.write() as db:
+        db.execute(
+            "INSERT INTO secrets (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+            (SECRET, secret.hex()),
+        )
 
 
 @repeated

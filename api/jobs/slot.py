@@ -20,7 +20,7 @@ from planner.api.jobs.forks import Child
 from planner.api.jobs.handover import ResultInvalid, Taken, size_of, take_in
 from planner.api.jobs.lanes import LARGE
 from planner.api.jobs.limits import CPU_GRACE_S, Limits
-from planner.api.jobs.problems import problem
+from planner.api.jobs.problems import URN, problem
 from planner.api.jobs.records import Claim
 from planner.api.jobs.spells import Spells, go, stop
 from planner.api.jobs.store import Store
@@ -28,6 +28,7 @@ from planner.api.jobs.store import Store
 __all__ = ["Slot"]
 
 FLUSH_S = 0.2  # between two writings of progress
+INPUT_LOST = f"{URN}input-lost"
 AT_ONCE = 8 << 20  # bytes of a result that is copied within a round of the worker
 SEARCHES = frozenset(("plan",))  # kinds that have something in hand when they are asked to end
 
@@ -208,7 +209,7 @@ class Slot:
         elif answer["kind"] == "error":
             cancelled = self.why == "cancelled"
             error = answer["problem"]
-            if str(error.get("type")).endswith(":input-lost"):
+            if error.get("type") == INPUT_LOST:
                 self._forget_damaged(store)
             if self.why == "child-wall":
                 error = self._too_long()
@@ -269,10 +270,12 @@ class Slot:
         store.leases.fail(self.claim, error, lasting=False, cancelled=cancelled)
 
     def _forget_damaged(self, store: Store) -> None:
-        """What is damaged is removed, so that the same content can be kept again: the child cannot."""
+        """What is damaged is removed, and what is lost is known to be, so that the same content can be kept again: the
+        child cannot."""
         for digest in self.claim.inputs.values():
             with contextlib.suppress(BlobDamaged, BlobMissing):
                 store.blobs.read(digest)
+        store.blobs.missing(list(self.claim.inputs.values()))
 
     def _conclude_death(self, store: Store) -> None:
         code = self.child.process.exitcode

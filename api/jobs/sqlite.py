@@ -54,6 +54,12 @@ class SqliteDatabase:
         with self.write():
             migrate(self._connection())
 
+    @staticmethod
+    def version_of(path: Path) -> int:
+        """Of the tables in the file, which are left as they are.  StoreDamaged, StoreUnusable."""
+        with _typed(path), contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            return int(db.execute("PRAGMA user_version").fetchone()[0])
+
     @contextlib.contextmanager
     def read(self) -> Iterator[Transaction]:
         with _typed(self.path):

@@ -285,12 +285,16 @@ class Store:
 
     # Inside
 
-    def _have_inputs(self, task: Task) -> None:
+    def _joined(self, db: Transaction, task: Task) -> dict[str, int]:
+        """The sizes of the inputs, which are not removed meanwhile.  BlobMissing."""
+        sizes = {}
         for name, digest in task.inputs.items():
-            if digest not in self.blobs:
-                raise BlobMissing(
-                    f"{task.kind}: input {name!r} ({digest[:12]}) is not kept; put it into the blobs first"
-                )
+            try:
+                sizes[name] = self.blobs.join(db, digest)
+            except BlobMissing:
+                message = f"{task.kind}: input {name!r} ({digest[:12]}) is not kept; put it into the blobs first"
+                raise BlobMissing(message) from None
+        return sizes
 
     def _stands(self, db: Transaction, row: Row, now: float) -> bool:
         """Whether a request may be answered with this task."""
@@ -305,9 +309,8 @@ class Store:
             db.execute("UPDATE tasks SET current = 0 WHERE id = ?", (row["id"],))
             row = None
         if row is None:
-            self._have_inputs(task)
+            sizes = self._joined(db, task)
             self._have_room(db, tenant)
-            sizes = {name: self.blobs.join(db, digest) for name, digest in task.inputs.items()}
             lane = task.lane(sum(sizes.values()))
             made = db.execute(
                 "INSERT INTO tasks (key, current, kind, lane, code, options, status, created_at, used_at)"
@@ -334,7 +337,8 @@ class Store:
     def _have_room(self, db: Transaction, tenant: str) -> None:
         db.take_turns(f"queue {tenant}")
         waiting = db.execute(
-            f"SELECT COUNT(*) FROM queue WHERE lane IN ({', '.join(map(str, LANES))}) AND tenant = ?", (tenant,)
+            f"SELECT COALESCE(SUM(tasks), 0) FROM waiting WHERE lane IN ({', '.join(map(str, LANES))}) AND tenant = ?",
+            (tenant,),
         ).fetchone()[0]
         if waiting >= self._queue:
             raise QueueFull(f"{waiting} requests wait already, and no more than {self._queue} may; try again later")

@@ -8,9 +8,10 @@ others out until it has caught up.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import count
+from typing import Any, Final
 
 from planner.api.jobs.database import Row, Transaction
 from planner.api.jobs.lanes import LARGE, LIGHT
@@ -20,6 +21,7 @@ __all__ = ["ANY", "LAG_MS", "START_MS", "Able", "Head", "Standing", "charge", "e
 LAG_MS: Final = 30_000
 START_MS: Final = 100  # for beginning a task: those who have used equally much take turns at once
 LONGEST_PAUSE_S: Final = 60.0  # no task waits longer to begin again
+TENANTS: Final = 20  # looked at together: seldom does none of them have a task that is ready
 ALIVE_S: Final = 10.0  # since a worker was heard of
 
 
@@ -62,29 +64,23 @@ def expired(db: Transaction, now: float, lease_s: float) -> list[Row]:
     ).fetchall()
 
 
-# Steps from tenant to tenant along the key of the queue, so that how many tasks wait does not matter.
-_NEXT = """
-WITH RECURSIVE waiting (tenant) AS (
-  SELECT MIN(tenant) FROM queue WHERE lane = :lane
-  UNION ALL
-  SELECT (SELECT MIN(q.tenant) FROM queue q WHERE q.lane = :lane AND q.tenant > w.tenant)
-  FROM waiting w WHERE w.tenant IS NOT NULL
-), ready (tenant, turn, task) AS (
-  SELECT w.tenant, COALESCE((SELECT u.turn FROM turns u WHERE u.tenant = w.tenant AND u.turn > :floor), :floor),
-    (SELECT MIN(q.task) FROM queue q WHERE q.lane = :lane AND q.tenant = w.tenant
-      AND (q.not_before <= :now OR q.not_before > :longest)
-      AND (:code = '' OR EXISTS (SELECT 1 FROM tasks t WHERE t.id = q.task AND :kinds LIKE '% ' || t.kind || ' %'
-        AND (t.code = :code OR t.code NOT IN (SELECT c.code FROM codes c JOIN workers v ON v.name = c.worker
-          WHERE v.seen_at > :alive AND v.slots > 0)))))
-  FROM waiting w WHERE w.tenant IS NOT NULL
-)
-SELECT tenant, task, turn FROM ready WHERE task IS NOT NULL ORDER BY turn, task LIMIT 1
+_TENANTS: Final = """
+SELECT w.tenant, CASE WHEN u.turn > :floor THEN u.turn ELSE :floor END AS owed
+FROM waiting w LEFT JOIN turns u ON u.tenant = w.tenant WHERE w.lane = :lane
+ORDER BY owed, w.first LIMIT :most OFFSET :before
+"""
+_READY: Final = """
+SELECT q.task FROM queue q JOIN tasks t ON t.id = q.task
+WHERE q.lane = :lane AND q.tenant = :tenant AND (q.not_before <= :now OR q.not_before > :longest)
+  AND (:code = '' OR :kinds LIKE '% ' || t.kind || ' %' AND (t.code = :code OR t.code NOT IN
+    (SELECT c.code FROM codes c JOIN workers v ON v.name = c.worker WHERE v.seen_at > :alive AND v.slots > 0)))
+ORDER BY q.task LIMIT 1
 """
 
 
 def next_in(db: Transaction, lanes: Collection[int], now: float, able: Able = ANY) -> Head | None:
     """Of the tenant whose turn it is, the oldest task of its first lane; among equals the lane counts, then age."""
-    values = {
+    values: dict[str, Any] = {
         "floor": _floor(db),
         "now": now,
         "longest": now + LONGEST_PAUSE_S,  # later still: by a clock that was set back since
@@ -94,9 +90,11 @@ def next_in(db: Transaction, lanes: Collection[int], now: float, able: Able = AN
     }
     found: list[tuple[int, int, int, str]] = []
     for lane in lanes:
-        row = db.execute(_NEXT, {"lane": lane, **values}).fetchone()
-        if row is not None:
-            found.append((row["turn"], lane, row["task"], row["tenant"]))
+        for tenant, owed in _tenants(db, lane, values["floor"]):
+            row = db.execute(_READY, {**values, "lane": lane, "tenant": tenant}).fetchone()
+            if row is not None:
+                found.append((owed, lane, row["task"], tenant))
+                break
     if not found:
         return None
     turn, _, task, tenant = min(found)
@@ -121,6 +119,15 @@ def standing(db: Transaction, tenants: Iterable[str], now: float, able: Able = A
         if row is not None:
             turns[tenant] = max(floor, row["turn"])
     return Standing(next_in(db, LIGHT, now, able), next_in(db, (LARGE,), now, able), turns)
+
+
+def _tenants(db: Transaction, lane: int, floor: int) -> Iterator[tuple[str, int]]:
+    """Those with tasks that wait, and what each has used, the one that used the least first."""
+    for before in count(0, TENANTS):
+        rows = db.execute(_TENANTS, {"lane": lane, "floor": floor, "most": TENANTS, "before": before}).fetchall()
+        yield from ((row["tenant"], row["owed"]) for row in rows)
+        if len(rows) < TENANTS:
+            return
 
 
 def _floor(db: Transaction) -> int:

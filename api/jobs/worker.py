@@ -52,6 +52,7 @@ CHECKPOINT_S = 2.0
 ORPHAN_S = 60.0
 PURGE_S = 3600.0
 LIMITS = Limits()
+HIDDEN = ("PLANNER_STORE", "PGPASSWORD")  # children, which read models, do not know the database
 
 log = logging.getLogger("planner.worker")
 
@@ -291,6 +292,8 @@ def run(options: argparse.Namespace) -> int:
         named = argparse.Namespace(data=options.data, store=options.store, blobs=options.blobs)
         settings = settings_of(named)
         store = open_store(settings.data.resolve(), settings.store, settings.blobs)
+        for name in HIDDEN:
+            os.environ.pop(name, None)
         worker = Worker(store, options.slots, limits, retention, options.parent, sandbox=mode)
 
         def stop(_number: int, _frame: object) -> None:

@@ -67,8 +67,8 @@ COMMANDS = {
 _OFFERED = {
     "serve": "answer requests for plans over HTTP, and show a web page",
     "worker": "compute the jobs of a service, beside `planner serve`",
+    "store": "check, back up, migrate and copy what a service keeps",
     "keys": "make, list and revoke the keys of a service",
-    "store": "check and back up what a service keeps",
     "submit": "search on a service, to which the model is sent without its weights",
 }
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.service.buckets import bucket_url, s3_server
 from tests.service.http import Service, serving
 from tests.service.places import place, postgres_server, store
 
-__all__ = ["place", "postgres_server", "service", "store"]
+__all__ = ["bucket_url", "place", "postgres_server", "s3_server", "service", "store"]
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ class Asked:
             f"{detail}: {statement}"
             for statement, detail in self.plans()
             if ((found := re.match(r"SCAN (\w+)", detail)) and found[1] not in FEW and detail not in RUNNING)
-            or ("TEMP B-TREE" in detail and "FROM ready" not in statement and "FROM counts" not in statement)
+            or ("TEMP B-TREE" in detail and "FROM waiting w" not in statement and "FROM counts" not in statement)
         ]
 
 

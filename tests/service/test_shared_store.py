@@ -1,5 +1,5 @@
 """Several replicas of the service and several workers on one store: two servers and three workers, each in a folder of
-its own, as on hosts of their own, with a database and a folder of blobs between them."""
+its own, as on hosts of their own, with a database and a bucket between them."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def _ended(c: httpx.Client, job: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_replicas_and_workers_of_several_hosts_are_one_service(
-    tmp_path: Path, postgres_server: Server, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, postgres_server: Server, bucket_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, blobs = postgres_server.database(), tmp_path / "blobs"
-    shared = {"PLANNER_STORE": url, "PLANNER_BLOBS": str(blobs)}
+    url = postgres_server.database()
+    shared = {"PLANNER_STORE": url, "PLANNER_BLOBS": bucket_url}
     for name, value in shared.items():
         monkeypatch.setenv(name, value)
-    store = open_store(tmp_path / "test", url, str(blobs))
+    store = open_store(tmp_path / "test", url, bucket_url)
     _, secret = store.keys.create("team", "")
     bearer = {"authorization": f"Bearer {secret}"}
     with ExitStack() as stack:
@@ -99,6 +99,7 @@ def test_replicas_and_workers_of_several_hosts_are_one_service(
         done = _ended(a, job)
         assert (done["status"], done["attempts"]) == ("succeeded", 2), done
         assert len([j["id"] for j in a.get("/v1/jobs?status=succeeded").json()["items"]]) == 2
+        assert not list(tmp_path.glob("*/blobs")), "models and plans lie in the bucket alone"
     store.database.close()
 
 

@@ -489,6 +489,30 @@ def test_a_store_of_a_later_version_is_left_alone(embedded: Store) -> None:
         Store(embedded.folder)
 
 
+def test_who_waits_is_known_however_tasks_leave_the_queue(store: Store) -> None:
+    def waiting() -> dict[str, int]:
+        with store.database.read() as db:
+            found = {row["tenant"]: row["tasks"] for row in db.execute("SELECT tenant, tasks FROM waiting")}
+            rows = db.execute("SELECT tenant, COUNT(*) AS n FROM queue GROUP BY tenant").fetchall()
+        assert found == {row["tenant"]: row["n"] for row in rows}
+        return found
+
+    for k in range(3):
+        for tenant in "ab":
+            store.submit(tenant, task(store, str(k)), name="m")
+    assert waiting() == {"a": 3, "b": 3}
+    store.leases.release(claim(store))
+    assert waiting() == {"a": 3, "b": 3}
+    claim(store)
+    for job in store.jobs("a", "queued"):
+        store.cancel("a", job.id)
+    assert waiting() == {"b": 2}
+    with store.database.write() as db:
+        db.execute("DELETE FROM jobs")
+        db.execute("DELETE FROM tasks")
+    assert waiting() == {}
+
+
 def test_counts_are_of_everything(store: Store) -> None:
     store.submit("a", task(store), name="m")
     store.submit("b", task(store), name="m")
@@ -570,6 +594,8 @@ def test_the_store_of_an_earlier_version_is_changed_into_todays(tmp_path: Path, 
         "cancelled": {"cancelled", "left"},
     }
     counts = store.counts()
+    with store.database.read() as db:
+        assert [tuple(row) for row in db.execute("SELECT * FROM waiting")] == [(SMALL, "a", 1, 1)]
     assert counts["tasks"] == dict.fromkeys(STATES, 1)
     assert counts["jobs"] == {"queued": 1, "running": 1, "ended": 4}
     claim(store)

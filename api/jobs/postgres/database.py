@@ -8,7 +8,8 @@ again (`repeated`).  Time is that of the server.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import psycopg
@@ -19,7 +20,8 @@ from planner.api.jobs.database import Result, Transaction
 from planner.api.jobs.errors import StoreUnusable
 from planner.api.jobs.postgres.faults import store_error
 from planner.api.jobs.postgres.listening import Listener
-from planner.api.jobs.postgres.schema import CHANNEL, make_or_check
+from planner.api.jobs.postgres.loading import load
+from planner.api.jobs.postgres.schema import CHANNEL, make_or_check, migrate
 from planner.api.jobs.postgres.statements import Named, named_rows, translated
 
 __all__ = ["PostgresDatabase"]
@@ -68,32 +70,32 @@ class PostgresDatabase:
     remote = True
 
     def __init__(self, url: str, *, connections: int = CONNECTIONS, now: str = NOW) -> None:
-        try:
-            given = conninfo.conninfo_to_dict(url)
-        except psycopg.Error:
-            # What the library says repeats the address, and with it the password.
-            raise StoreUnusable("the address of the store is none of PostgreSQL: expected postgresql://…") from None
-        self.where = " ".join(f"{k}={given[k]}" for k in ("host", "port", "dbname") if given.get(k)) or "PostgreSQL"
-        options = f"{_OPTIONS} {given.get('options', '')}".strip()
-        address = conninfo.make_conninfo("", **{**_DEFAULTS, **given, "options": options})
+        self.where, self._address = _address(url)
         self.now = now  # the statement that asks for the moment
-        self._listener = Listener(address, CHANNEL)
-        try:
-            with psycopg.connect(address) as db:
-                make_or_check(db)
-        except psycopg.Error as e:
-            found = store_error(self.where, e)
-            raise StoreUnusable(str(found).replace("; try again", "")) from e
-        except StoreUnusable as e:
-            raise StoreUnusable(f"{self.where}: {e}") from e
+        self._listener = Listener(self._address, CHANNEL)
+        with _opened(self._address, self.where) as db:
+            make_or_check(db)
         self._pool: ConnectionPool[Connection[Named]] = ConnectionPool(
-            address,
+            self._address,
             kwargs={"autocommit": True, "row_factory": named_rows},
             min_size=1,
             max_size=connections,
             timeout=WAIT_S,
             open=True,
         )
+
+    @staticmethod
+    def migrate(url: str) -> tuple[int, int]:
+        """Changes the tables to those of this program; their versions before and after.  StoreUnusable."""
+        where, address = _address(url)
+        with _opened(address, where) as db:
+            return migrate(db)
+
+    def load(
+        self, columns: Callable[[str], Sequence[str]], rows: Callable[[str], Iterator[Sequence[Any]]]
+    ) -> dict[str, int]:
+        """The rows of another store; as `loading.load`."""
+        return load(self._address, self.where, columns, rows)
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Transaction]:
@@ -155,6 +157,32 @@ class PostgresDatabase:
                 if not (more and isinstance(e, psycopg.OperationalError)):
                     raise
         raise AssertionError
+
+
+def _address(url: str) -> tuple[str, str]:
+    """What may be said of it, and how to connect."""
+    try:
+        given = conninfo.conninfo_to_dict(url)
+    except psycopg.Error:
+        # What the library says repeats the address, and with it the password.
+        raise StoreUnusable("the address of the store is none of PostgreSQL: expected postgresql://…") from None
+    where = " ".join(f"{k}={given[k]}" for k in ("host", "port", "dbname") if given.get(k)) or "PostgreSQL"
+    options = f"{_OPTIONS} {given.get('options', '')}".strip()
+    if "password" not in given and "PGPASSWORD" in os.environ:
+        given["password"] = os.environ["PGPASSWORD"]  # which a worker hides from what it starts
+    return where, conninfo.make_conninfo("", **{**_DEFAULTS, **given, "options": options})
+
+
+@contextlib.contextmanager
+def _opened(address: str, where: str) -> Iterator[Connection[Any]]:
+    """One connection, in a transaction.  StoreUnusable."""
+    try:
+        with psycopg.connect(address) as db:
+            yield db
+    except psycopg.Error as e:
+        raise StoreUnusable(str(store_error(where, e)).replace("; try again", "")) from e
+    except StoreUnusable as e:
+        raise StoreUnusable(f"{where}: {e}") from e
 
 
 def _moment(cursor: Cursor[Named]) -> float:

@@ -39,9 +39,18 @@ _WORDS: Final = (
 def make_or_check(db: Connection[Any]) -> None:
     """Makes the tables in a database that has none; else as `check_version`.  Called inside a transaction."""
     db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-    if db.execute("SELECT to_regclass('store') IS NOT NULL").fetchone()[0]:  # type: ignore[index]
+    if _made(db):
         check_version(db)
-        return
+    else:
+        _make(db)
+
+
+def _made(db: Connection[Any]) -> bool:
+    row = db.execute("SELECT to_regclass('store') IS NOT NULL").fetchone()
+    return row is not None and bool(row[0])
+
+
+def _make(db: Connection[Any]) -> None:
     text = TABLES
     for pattern, word in _WORDS:
         text = re.sub(pattern, word, text)
@@ -66,14 +75,23 @@ def check_version(db: Connection[Any]) -> None:
 
 
 def migrate(db: Connection[Any]) -> tuple[int, int]:
-    """Changes the tables to this program's version; the versions before and after.  Called inside a transaction."""
+    """Changes the tables to this program's version, or makes them; the versions before and after.  Called inside a
+    transaction.  StoreUnusable where they are of a later version."""
     db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+    if not _made(db):
+        _make(db)
+        return 0, VERSION
     found, _ = _versions(db)
     for version in range(found, VERSION):
+        if version not in _STEPS:
+            raise StoreUnusable(
+                f"the store is of version {version}, which only an earlier program can change; use that"
+            )
         needs, statements = _STEPS[version]
         for statement in statements:
             db.execute(statement)
         db.execute("UPDATE store SET version = %s, needs = %s", (version + 1, needs))
+    check_version(db)
     return found, max(found, VERSION)
 
 

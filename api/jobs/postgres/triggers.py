@@ -21,8 +21,15 @@ $$""",
     """
 CREATE FUNCTION planner_counted() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
-  IF TG_OP <> 'DELETE' THEN PERFORM planner_count(TG_TABLE_NAME, NEW.status, 1); END IF;
-  IF TG_OP <> 'INSERT' THEN PERFORM planner_count(TG_TABLE_NAME, OLD.status, -1); END IF;
+  PERFORM planner_count(TG_TABLE_NAME, state, by)
+  FROM (SELECT status AS state, TG_ARGV[0]::BIGINT * COUNT(*) AS by FROM changed GROUP BY status) AS counted;
+  RETURN NULL;
+END $$""",
+    """
+CREATE FUNCTION planner_moved() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM planner_count(TG_TABLE_NAME, NEW.status, 1);
+  PERFORM planner_count(TG_TABLE_NAME, OLD.status, -1);
   RETURN NULL;
 END $$""",
     """
@@ -38,6 +45,22 @@ BEGIN
   UPDATE jobs SET status = NEW.status WHERE task = NEW.id AND left_at IS NULL;
   RETURN NULL;
 END $$""",
+    # The number of tasks is written by everyone who joins or leaves, so that they wait for each other: whoever finds
+    # nobody left behind knows that nobody is about to join.
+    """
+CREATE FUNCTION planner_joined() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO waiting AS w (lane, tenant, tasks, first) VALUES (NEW.lane, NEW.tenant, 1, NEW.task)
+  ON CONFLICT (lane, tenant) DO UPDATE SET tasks = w.tasks + 1;
+  RETURN NULL;
+END $$""",
+    """
+CREATE FUNCTION planner_left() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE waiting SET tasks = tasks - 1 WHERE lane = OLD.lane AND tenant = OLD.tenant;
+  DELETE FROM waiting WHERE lane = OLD.lane AND tenant = OLD.tenant AND tasks <= 0;
+  RETURN NULL;
+END $$""",
     """
 CREATE FUNCTION planner_tell() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
@@ -45,16 +68,22 @@ BEGIN
     ELSE to_jsonb(NEW) ->> 'task' END);
   RETURN NULL;
 END $$""",
-    "CREATE TRIGGER tasks_counted AFTER INSERT OR DELETE ON tasks FOR EACH ROW EXECUTE FUNCTION planner_counted()",
+    *(
+        f"CREATE TRIGGER {table}_{name} AFTER {event} ON {table} REFERENCING {rows} TABLE AS changed"
+        f" FOR EACH STATEMENT EXECUTE FUNCTION planner_counted('{by}')"
+        for table in ("tasks", "jobs")
+        for name, event, rows, by in (("made", "INSERT", "NEW", 1), ("gone", "DELETE", "OLD", -1))
+    ),
     "CREATE TRIGGER tasks_moved AFTER UPDATE OF status ON tasks FOR EACH ROW"
-    " WHEN (NEW.status <> OLD.status) EXECUTE FUNCTION planner_counted()",
+    " WHEN (NEW.status <> OLD.status) EXECUTE FUNCTION planner_moved()",
     "CREATE TRIGGER tasks_moved_jobs AFTER UPDATE OF status ON tasks FOR EACH ROW"
     " WHEN (NEW.status <> OLD.status) EXECUTE FUNCTION planner_status_of_jobs()",
     "CREATE TRIGGER jobs_have_status BEFORE INSERT OR UPDATE OF left_at ON jobs"
     " FOR EACH ROW EXECUTE FUNCTION planner_status_of_job()",
-    "CREATE TRIGGER jobs_counted AFTER INSERT OR DELETE ON jobs FOR EACH ROW EXECUTE FUNCTION planner_counted()",
     "CREATE TRIGGER jobs_moved AFTER UPDATE ON jobs FOR EACH ROW"
-    " WHEN (NEW.status IS DISTINCT FROM OLD.status) EXECUTE FUNCTION planner_counted()",
+    " WHEN (NEW.status IS DISTINCT FROM OLD.status) EXECUTE FUNCTION planner_moved()",
+    "CREATE TRIGGER queue_joined AFTER INSERT ON queue FOR EACH ROW EXECUTE FUNCTION planner_joined()",
+    "CREATE TRIGGER queue_left AFTER DELETE ON queue FOR EACH ROW EXECUTE FUNCTION planner_left()",
     "CREATE TRIGGER events_tell AFTER INSERT ON events FOR EACH ROW EXECUTE FUNCTION planner_tell()",
     "CREATE TRIGGER tasks_tell AFTER UPDATE OF cancel ON tasks FOR EACH ROW EXECUTE FUNCTION planner_tell()",
     "CREATE TRIGGER jobs_tell AFTER UPDATE OF left_at ON jobs FOR EACH ROW EXECUTE FUNCTION planner_tell()",

@@ -1,0 +1,198 @@
+"""Blobs in a bucket, with a row of the database for each.
+
+The row says when the blob was last put or joined.  Purging has two phases: what nobody names and nobody has used for an
+hour is doomed, and what is still doomed an hour later is removed, in a transaction that holds its row.  Whoever puts or
+joins a blob writes to the row first, which ends its doom, or waits until it is gone and puts it anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from planner.api.jobs.blobs import YOUNG, digest_bytes, is_digest
+from planner.api.jobs.database import Database, Transaction, repeated
+from planner.api.jobs.errors import BlobDamaged, BlobMissing, StoreFull
+from planner.api.jobs.s3.bucket import Bucket
+
+__all__ = ["S3Blobs"]
+
+BATCH: Final = 200  # rows looked at together
+
+_TOUCH = """
+INSERT INTO blobs (digest, size, touched_at) VALUES (?, ?, ?)
+ON CONFLICT (digest) DO UPDATE SET touched_at = excluded.touched_at, doomed_at = NULL RETURNING stored_at
+"""
+_STORED = """
+INSERT INTO blobs (digest, size, touched_at, stored_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (digest) DO UPDATE SET size = excluded.size, stored_at = excluded.stored_at
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Blobs:
+    database: Database
+    bucket: Bucket
+
+    @property
+    def remote(self) -> bool:
+        return True
+
+    def put(self, content: bytes) -> str:
+        digest = digest_bytes(content)
+        if not self._touch(digest, len(content)):
+            self.bucket.put(content)
+            self._stored(digest, len(content))
+        return digest
+
+    def spool(self) -> IO[bytes]:
+        try:
+            return tempfile.NamedTemporaryFile(prefix="planner-blob-", delete=False)
+        except OSError as e:
+            raise StoreFull(f"{tempfile.gettempdir()}: cannot be written to ({e.strerror})") from e
+
+    def adopt(self, file: IO[bytes], digest: str) -> None:
+        try:
+            file.flush()
+            size = file.tell()
+            if not self._touch(digest, size):
+                with open(file.name, "rb") as content:
+                    self.bucket.put_file(content, size, digest)
+                self._stored(digest, size)
+            file.close()
+            os.unlink(file.name)
+        except OSError as e:
+            raise StoreFull(f"{tempfile.gettempdir()}: cannot be written to ({e.strerror}); nothing was kept") from e
+
+    def read(self, digest: str) -> bytes:
+        try:
+            return self.bucket.read(digest)
+        except (BlobDamaged, BlobMissing):
+            self._forget(digest)  # so that the same content can be kept again
+            raise
+
+    def lay(self, digest: str, target: Path) -> None:
+        target.write_bytes(self.read(digest))
+
+    def __contains__(self, digest: object) -> bool:
+        if not isinstance(digest, str) or not is_digest(digest):
+            return False
+        with self.database.read() as db:
+            return self.hold(db, [digest])
+
+    def hold(self, db: Transaction, digests: Collection[str]) -> bool:
+        stored = "SELECT 1 FROM blobs WHERE digest = ? AND stored_at IS NOT NULL"
+        return all(db.execute(stored, (digest,)).fetchone() is not None for digest in digests)
+
+    def join(self, db: Transaction, digest: str) -> int:
+        row = db.execute(
+            "UPDATE blobs SET touched_at = ?, doomed_at = NULL WHERE digest = ? AND stored_at IS NOT NULL"
+            " RETURNING size",
+            (db.now, digest),
+        ).fetchone()
+        if row is None:
+            raise BlobMissing(f"blob {digest}: there is none; it was removed, or never kept")
+        return int(row["size"])
+
+    def missing(self, digests: Collection[str]) -> list[str]:
+        absent = []
+        for digest in digests:
+            self._touch(digest, 0)  # first, so that purging leaves it
+            size = self.bucket.size(digest)
+            if size is None:
+                self._forget(digest)
+                absent.append(digest)
+            else:
+                self._stored(digest, size)
+        return absent
+
+    def digests(self) -> Iterator[str]:
+        for digest, _, _ in self.bucket.objects():
+            yield digest
+
+    def purge(self, keep: Callable[[str], bool], *, young_s: float = YOUNG) -> tuple[int, int]:
+        """One that is doomed now is removed by a purge that comes `young_s` later."""
+        self._find_strays(young_s)
+        removed = freed = 0
+        for digest in list(self._rows("doomed_at < ?", young_s)):
+            size = self._remove(digest)
+            removed += size is not None
+            freed += size or 0
+        for digest in self._rows("touched_at < ? AND doomed_at IS NULL", young_s):
+            if not keep(digest):
+                self._doom(digest, young_s)
+        return removed, freed
+
+    @repeated
+    def _touch(self, digest: str, size: int) -> bool:
+        """Whether it is stored already; it is not removed from now on."""
+        with self.database.write() as db:
+            row = db.execute(_TOUCH, (digest, size, db.now)).fetchone()
+        return row["stored_at"] is not None
+
+    @repeated
+    def _stored(self, digest: str, size: int) -> None:
+        with self.database.write() as db:
+            now = db.now
+            db.execute(_STORED, (digest, size, now, now))
+
+    @repeated
+    def _forget(self, digest: str) -> None:
+        with self.database.write() as db:
+            db.execute("DELETE FROM blobs WHERE digest = ?", (digest,))
+
+    @repeated
+    def _doom(self, digest: str, young_s: float) -> None:
+        with self.database.write() as db:
+            db.execute(
+                "UPDATE blobs SET doomed_at = ? WHERE digest = ? AND touched_at < ?", (db.now, digest, db.now - young_s)
+            )
+
+    @repeated
+    def _remove(self, digest: str) -> int | None:
+        """Its bytes; None where it is wanted again.  The row is held meanwhile: who puts the blob waits here."""
+        with self.database.write() as db:
+            row = db.execute(
+                f"SELECT size FROM blobs WHERE digest = ? AND doomed_at IS NOT NULL{db.locked}", (digest,)
+            ).fetchone()
+            if row is None:
+                return None
+            if db.execute("SELECT 1 FROM files WHERE digest = ? LIMIT 1", (digest,)).fetchone() is not None:
+                db.execute("UPDATE blobs SET doomed_at = NULL WHERE digest = ?", (digest,))
+                return None
+            self.bucket.remove(digest)
+            db.execute("DELETE FROM blobs WHERE digest = ?", (digest,))
+        return int(row["size"])
+
+    def _rows(self, condition: str, young_s: float) -> Iterator[str]:
+        """Digests of rows for which something held more than `young_s` ago."""
+        last = ""
+        while True:
+            with self.database.read() as db:
+                rows = db.execute(
+                    f"SELECT digest FROM blobs WHERE {condition} AND digest > ? ORDER BY digest LIMIT ?",
+                    (db.now - young_s, last, BATCH),
+                ).fetchall()
+            for row in rows:
+                last = row["digest"]
+                yield last
+            if len(rows) < BATCH:
+                return
+
+    def _find_strays(self, young_s: float) -> None:
+        """Gives objects without a row one: children put them whose worker was lost before it knew of them."""
+        with self.database.read() as db:
+            before = db.now - young_s
+        for digest, size, written in self.bucket.objects():
+            if written < before and digest not in self:
+                with contextlib.suppress(BlobMissing), self.database.write() as db:
+                    db.execute(
+                        "INSERT INTO blobs (digest, size, touched_at, stored_at) VALUES (?, ?, ?, ?)"
+                        " ON CONFLICT DO NOTHING",
+                        (digest, size, written, written),
+                    )

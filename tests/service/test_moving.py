@@ -1,0 +1,164 @@
+"""`planner store copy` and `migrate`: what a service has in its folder goes on in a database and a bucket."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.api.jobs.lanes import LANES
+from planner.api.jobs.opening import open_store
+from planner.api.jobs.shared import shared_secret
+from planner.api.jobs.store import Store
+from planner.api.pages import own_secret
+from planner.cli.main import main
+from tests.service.earlier import made_by_version
+from tests.service.http import serving
+from tests.service.postgres import Server
+
+pytest.importorskip("psycopg", reason="the extra `server` is not installed")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The folder of a service that holds a plan, and a job that waits."""
+    folder = tmp_path / "data"
+    with serving(folder) as s:
+        s.planned()
+        s.post(b"another model")
+    return folder
+
+
+@pytest.fixture
+def shared(postgres_server: Server, bucket_url: str) -> list[str]:
+    return ["--store", postgres_server.database(), "--blobs", bucket_url]
+
+
+def _copied(data: Path, shared: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any], str]:
+    capsys.readouterr()
+    status = main(["store", "copy", "--data", str(data), *shared, "--json"])
+    said = capsys.readouterr()
+    return status, json.loads(said.out or "{}"), said.err
+
+
+def test_a_store_that_was_copied_is_served_as_before(
+    data: Path, shared: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Store(data)
+    _, secret = folder.keys.create("team", "")
+    before = [(j.id, j.status, j.plan) for j in folder.jobs("local")]
+    status, found, _ = _copied(data, shared, capsys)
+    assert (status, found["rows"]["jobs"], found["rows"]["plans"], found["blobs"], found["lost"]) == (0, 2, 1, 4, [])
+    store = open_store(tmp_path / "host", shared[1], shared[3])
+    assert [(j.id, j.status, j.plan) for j in store.jobs("local")] == before
+    assert store.counts() == folder.counts() | {"oldest_s": pytest.approx(folder.counts()["oldest_s"], abs=60)}
+    (plan,) = store.plans("local")
+    assert store.blobs.read(plan.files["plan.json"].digest) == b'{"a": "plan"}'
+    assert store.keys.authenticate(secret) == "team"
+    assert shared_secret(store.database) == own_secret(data)
+    assert [e.type for e in store.events("local", before[1][0])] == ["queued", "started", "succeeded"]
+    held = store.leases.claim("w", LANES)
+    assert held is not None
+    assert store.blobs.read(held.inputs["model"]) == b"another model"
+    assert {j.status for j in store.jobs("local", "running")} == {"running"}  # triggers are on again
+    with store.database.write() as db:
+        db.execute("DELETE FROM codes")
+    made = store.ensure(_artifact(store), "local")
+    assert made.id > max(j.task for j in store.jobs("local"))
+    store.database.close()
+
+
+def _artifact(store: Store) -> Any:
+    from planner.api.jobs.tasks import Task
+
+    return Task("artifact", {"plan.json": store.plans("local")[0].files["plan.json"].digest}, {"name": "report.html"})
+
+
+def test_a_copy_that_broke_off_goes_on_and_one_that_is_there_is_not_overwritten(
+    data: Path, shared: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from planner.api.jobs.postgres import loading
+
+    rows = loading.Fingerprint.__eq__
+    monkeypatch.setattr(loading.Fingerprint, "__eq__", lambda a, b: a.rows != 1 and rows(a, b))
+    status, _, said = _copied(data, shared, capsys)
+    assert status == 3
+    assert "read back" in said
+    monkeypatch.undo()
+    for name, value in (("ACCESS_KEY_ID", "test"), ("SECRET_ACCESS_KEY", "test"), ("DEFAULT_REGION", "us-east-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    status, found, _ = _copied(data, shared, capsys)
+    assert (status, found["blobs"], found["there"], found["rows"]["jobs"]) == (0, 0, 4, 2)
+    status, _, said = _copied(data, shared, capsys)
+    assert status == 3
+    assert "there are tasks in it already" in said
+
+
+def test_a_blob_that_the_folder_has_lost_is_said_and_a_folder_in_use_is_refused(
+    data: Path, shared: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(data)
+    lost = store.plans("local")[0].files["summary.txt"].digest
+    (data / "blobs" / lost[:2] / lost).write_bytes(b"torn")
+    store.leases.heartbeat("a worker", [], slots=1)
+    status, _, said = _copied(data, shared, capsys)
+    assert (status, "stop the service" in said) == (3, True)
+    store.leases.leave("a worker")
+    status, found, _ = _copied(data, shared, capsys)
+    assert (status, found["lost"], found["blobs"]) == (0, [lost], 3)
+
+
+def test_copying_needs_a_folder_a_database_and_a_bucket(data: Path, tmp_path: Path) -> None:
+    assert main(["store", "copy", "--data", str(tmp_path / "none")]) == 2
+    assert main(["store", "copy", "--data", str(data)]) == 2
+    assert not (tmp_path / "none").exists()
+
+
+def test_tables_are_changed_when_that_is_asked_for(
+    tmp_path: Path, postgres_server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import psycopg
+
+    made_by_version(2, tmp_path / "old")
+    assert main(["store", "migrate", "--data", str(tmp_path / "old"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"before": 2, "after": 3}
+    with sqlite3.connect(tmp_path / "old" / "store.sqlite") as db:
+        assert db.execute("PRAGMA user_version").fetchone()[0] == 3
+    assert main(["store", "migrate", "--data", str(tmp_path / "none")]) == 2
+    with psycopg.connect(postgres_server.url("postgres"), autocommit=True) as server:
+        server.execute("CREATE DATABASE empty_store")
+    url = postgres_server.url("empty_store")
+    for expected in ({"before": 0, "after": 3}, {"before": 3, "after": 3}):
+        assert main(["store", "migrate", "--store", url, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == expected
+    with psycopg.connect(url) as changed:
+        changed.execute("UPDATE store SET needs = 99, version = 99")
+    assert main(["store", "migrate", "--store", url]) == 3
+    assert "use the newer program" in capsys.readouterr().err
+
+
+def test_a_step_between_versions_leaves_the_earlier_program_working(
+    tmp_path: Path, postgres_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a later version will do it: it opens the tables of before, is asked to add to them, and both go on."""
+    from planner.api.jobs.postgres import schema
+    from planner.api.jobs.postgres.database import PostgresDatabase
+
+    url = postgres_server.database()
+    earlier = Store(tmp_path / "earlier", database=PostgresDatabase(url))
+    monkeypatch.setattr(schema, "VERSION", 4)
+    monkeypatch.setattr(schema, "_STEPS", {3: (3, ("ALTER TABLE keys ADD COLUMN note TEXT",))})
+    later = Store(tmp_path / "later", database=PostgresDatabase(url))  # it changes nothing by itself
+    with later.database.read() as db:
+        assert db.execute("SELECT version FROM store").fetchone()["version"] == 3
+    assert PostgresDatabase.migrate(url) == (3, 4)
+    earlier.keys.create("a", "made by the earlier program")
+    assert [k.tenant for k in later.keys.list()] == ["a"]
+    monkeypatch.undo()
+    Store(tmp_path / "earlier again", database=(again := PostgresDatabase(url))).keys.list()
+    for store in (earlier, later):
+        store.database.close()
+    again.close()
