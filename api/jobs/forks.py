@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -28,7 +28,7 @@ from planner.api.jobs.child import MESSAGE_BYTES, main
 from planner.api.jobs.handover import lay_in
 from planner.api.jobs.work import JobInput
 
-__all__ = ["Child", "Entry", "ForkServer", "begin"]
+__all__ = ["Child", "Entry", "ForkServer", "begin", "started"]
 
 Entry = Callable[[Connection, JobInput], None]
 
@@ -74,6 +74,12 @@ class ForkServer:
             warm.set()
         except (OSError, EOFError):
             self._pid = None  # it has died: once more
+
+
+def started() -> set[int]:
+    """Processes that there are for children to be started: `multiprocessing` asks after them itself."""
+    known = (getattr(forkserver, "_forkserver")._forkserver_pid, getattr(resource_tracker, "_resource_tracker")._pid)  # noqa: B009
+    return {pid for pid in known if pid is not None}
 
 
 def _nothing() -> None:

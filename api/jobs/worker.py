@@ -24,9 +24,11 @@ from pathlib import Path
 from planner.api.jobs.caches import cache_of, make_room
 from planner.api.jobs.child import main
 from planner.api.jobs.errors import LeaseLost, StoreDamaged, StoreError, StoreUnusable
-from planner.api.jobs.forks import Entry, ForkServer, begin
+from planner.api.jobs.forks import Entry, ForkServer, begin, started
 from planner.api.jobs.leases import LEASE_S
 from planner.api.jobs.limits import Limits
+from planner.api.jobs.pulse import Pulse
+from planner.api.jobs.reaper import Reaper
 from planner.api.jobs.records import Claim
 from planner.api.jobs.sandbox import MODES, Confinement, Mode, announce
 from planner.api.jobs.scratch import bury, own_folder
@@ -67,6 +69,7 @@ class Worker:
     parent: int | None = None
     entry: Entry = main
     sandbox: Mode = "auto"
+    pulse: Pulse = field(default_factory=lambda: Pulse(None))
 
     def __post_init__(self) -> None:
         self.name = f"{os.uname().nodename[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -105,10 +108,11 @@ class Worker:
     def turn(self) -> None:
         """One round; returns within a moment."""
         try:
-            self._mind_parent()
-            self._beat()
-            self._claim()
+            for step in (self._mind_parent, self._beat, self._claim):
+                self.pulse.beat()
+                step()
             for slot in self._at_work:
+                self.pulse.beat()
                 slot.step(self.store)
             if time.monotonic() > self._checkpointed + CHECKPOINT_S:
                 self.store.database.checkpoint()
@@ -120,6 +124,7 @@ class Worker:
             time.sleep(0.2)
         for slot in [s for s in self._at_work if s.dropped and s.child.process.exitcode is not None]:
             self._at_work.remove(slot)
+            self.pulse.beat()
             slot.child.clear()
             self._seen = None  # there is room: look again
         self._purge()
@@ -179,6 +184,7 @@ class Worker:
             return
         self._seen = version
         while lanes := self._free():
+            self.pulse.beat()
             claim = self.store.leases.claim(self.name, lanes)
             if claim is None:
                 return
@@ -261,6 +267,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sandbox", choices=MODES, default=None, help="what children are kept from; see `planner serve --help`"
     )
+    parser.add_argument("--pulse", type=int, help=argparse.SUPPRESS)  # what the parent listens to, for it to set
     parser.add_argument("--parent", type=int, metavar="PID", help="end when the process that started this has ended")
 
 
@@ -274,14 +281,16 @@ def run(options: argparse.Namespace) -> int:
     retention = None if options.retention_days is None else options.retention_days * 86400.0
     try:
         store = Store((options.data or settings_of(argparse.Namespace()).data).resolve())
-        worker = Worker(store, options.slots, limits, retention, options.parent, sandbox=mode)
+        pulse = Pulse(options.pulse)
+        worker = Worker(store, options.slots, limits, retention, options.parent, sandbox=mode, pulse=pulse)
 
         def stop(_number: int, _frame: object) -> None:
             worker.stopping = True
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        worker.run()
+        with Reaper(started):
+            worker.run()
     except StoreError as e:
         print(f"planner worker: error: {e}", file=sys.stderr)
         return 3
