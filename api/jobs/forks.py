@@ -9,7 +9,6 @@ import contextlib
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import threading
 import time
@@ -26,6 +25,7 @@ from planner.api.jobs import preload
 from planner.api.jobs.blobs import Blobs
 from planner.api.jobs.child import MESSAGE_BYTES, main
 from planner.api.jobs.handover import lay_in
+from planner.api.jobs.removal import remove_soon
 from planner.api.jobs.work import JobInput
 
 __all__ = ["Child", "Entry", "ForkServer", "begin", "started"]
@@ -144,7 +144,9 @@ class Child:
     def log_tail(self, size: int = 2000) -> str:
         """The end of what it printed."""
         try:
-            return (self.folder / "log").read_bytes()[-size:].decode("utf-8", "replace")
+            with open(self.folder / "log", "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - size))  # it may be as large as a file may be
+                return file.read(size).decode("utf-8", "replace")
         except OSError:
             return ""
 
@@ -154,7 +156,7 @@ class Child:
             os.killpg(self._pid, signal.SIGKILL)  # whatever it started
         self.process.join(5.0)
         self.receiver.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_soon(self.folder)
 
     @property
     def _pid(self) -> int:

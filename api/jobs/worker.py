@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import secrets
-import shutil
 import signal
 import sys
 import threading
@@ -30,6 +29,7 @@ from planner.api.jobs.limits import Limits
 from planner.api.jobs.pulse import Pulse
 from planner.api.jobs.reaper import Reaper
 from planner.api.jobs.records import Claim
+from planner.api.jobs.removal import remove
 from planner.api.jobs.sandbox import MODES, Confinement, Mode, announce
 from planner.api.jobs.scratch import bury, own_folder
 from planner.api.jobs.slot import Slot
@@ -213,7 +213,7 @@ class Worker:
             child = begin(work, self.store.blobs, self.entry)
         except (OSError, EOFError) as e:  # EOFError: the fork server has just died; the next child begins another
             log.error("task %d: no child can be started (%r)", claim.task, e)
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
             self.store.leases.died(claim, "no process could be started")
             return
         self._at_work.append(Slot(claim, child, self.limits))
