@@ -10,7 +10,9 @@ import pytest
 import planner
 from planner.api.jobs.blobs import Blobs
 from planner.api.jobs.execute import execute
+from planner.api.jobs.handover import lay_in
 from planner.api.jobs.limits import Limits
+from planner.api.jobs.sandbox import Confinement
 from planner.api.jobs.work import JobInput
 from planner.errors import UsageError
 from planner.requests.watch import Silent
@@ -24,9 +26,13 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobInput:
     for name, devices in (("a", 8), ("b", 4)):
         plan = planner.search(model, devices=devices, strategy="fsdp")
         inputs[name] = blobs.put(plan.text.encode())
-    (tmp_path / "scratch").mkdir()
-    monkeypatch.chdir(tmp_path / "scratch")
-    return JobInput("transfer", inputs, {"lost": [], "optimizer": "adam"}, tmp_path / "store", tmp_path, Limits())
+    folder = tmp_path / "child"
+    lay_in(blobs, inputs, folder)
+    work = JobInput(
+        "transfer", inputs, {"lost": [], "optimizer": "adam"}, folder, Limits(), Confinement.of("off", tmp_path)
+    )
+    monkeypatch.chdir(work.scratch)
+    return work
 
 
 def test_plans_become_messages(work: JobInput) -> None:
