@@ -35,6 +35,7 @@ def run(options: argparse.Namespace) -> int:
     refuse_open_door(settings, store)
     listening = _listen(settings)
 
+    from planner.api.jobs.reaper import Reaper
     from planner.api.jobs.sandbox import announce
     from planner.api.logs import log_to
     from planner.api.workers import Workers
@@ -43,7 +44,8 @@ def run(options: argparse.Namespace) -> int:
     announce(settings.sandbox)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # connections are files
-    with listening, Workers(settings):
+    workers = Workers(settings)
+    with listening, workers, Reaper(workers.pids):
         return _serve(settings, store, listening)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from planner.api.jobs.sandbox import MODES, Mode
 from planner.errors import UsageError
+from planner.processors import processors
 from planner.requests.values import size_with_unit
 
 __all__ = ["Settings", "add_settings", "is_loopback", "settings_of", "variable"]
@@ -24,7 +25,7 @@ def _default_data() -> Path:
 
 
 def _default_workers() -> int:
-    return max(1, (os.cpu_count() or 2) - 1)
+    return max(1, processors() - 1)
 
 
 def _bytes(text: str) -> int:

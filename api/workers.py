@@ -1,7 +1,8 @@
-"""Workers beside the server: processes of their own, begun again when they end."""
+"""Workers beside the server: processes of their own, begun again when they end, and ended when they hang."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 
+from planner.api.jobs.pulse import PATIENCE_S, Listener
 from planner.api.settings import Settings, variable
 
 __all__ = ["Workers"]
@@ -18,6 +20,7 @@ _log = logging.getLogger("planner.service")
 FIRST_PAUSE_S = 0.1  # before a worker that ended is begun again; doubled while it keeps ending
 LONGEST_PAUSE_S = 5.0
 STEADY_S = 10.0  # a worker that lived so long begins again at once
+LOOK_S = 0.5  # between two looks at whether a worker hangs
 GRACE_S = 10.0  # for the worker to hand its tasks back
 
 
@@ -28,8 +31,9 @@ class Workers:
     again, the other goes on.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, patience_s: float = PATIENCE_S) -> None:
         self.settings = settings
+        self.patience_s = patience_s
         self._stop = threading.Event()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         slots = [n for n in (settings.workers - settings.workers // 2, settings.workers // 2) if n]
@@ -43,6 +47,10 @@ class Workers:
             thread.start()
         return self
 
+    def pids(self) -> set[int]:
+        """Of the workers that there are."""
+        return {process.pid for process in list(self._processes.values())}
+
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for process in list(self._processes.values()):
@@ -55,7 +63,7 @@ class Workers:
         for thread in self._threads:
             thread.join(GRACE_S)
 
-    def _command(self, slots: int) -> list[str]:
+    def _command(self, slots: int, pulse: int) -> list[str]:
         s = self.settings
         arguments = {
             "data": s.data,
@@ -66,9 +74,18 @@ class Workers:
             "retention-days": s.retention,
             "sandbox": s.sandbox,
             "parent": os.getpid(),  # the worker ends soon after this process, also when that is killed
+            "pulse": pulse,
         }
         options = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
         return [sys.executable, "-m", "planner", "worker", *options]
+
+    def _begin(self, slots: int, pulse: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command(slots, pulse),
+            stdin=subprocess.DEVNULL,
+            pass_fds=(pulse,),
+            env=os.environ | self._addresses(),
+        )
 
     def _addresses(self) -> dict[str, str]:
         """Not among the words of the command, which anyone on this machine can read."""
@@ -79,17 +96,23 @@ class Workers:
         while not self._stop.is_set():
             began = time.monotonic()
             try:
-                process = self._processes[k] = subprocess.Popen(
-                    self._command(slots), stdin=subprocess.DEVNULL, env=os.environ | self._addresses()
-                )
-            except OSError as e:  # memory or processes have run out: they may come back
+                listener = Listener(self.patience_s)
+                try:
+                    process = self._processes[k] = self._begin(slots, listener.handle)
+                except OSError:
+                    listener.close()
+                    raise
+                finally:
+                    listener.given()
+            except OSError as e:  # memory, processes or files have run out: they may come back
                 _log.error("no worker can be started", extra={"fields": {"why": e.strerror, "again_in_s": pause}})
                 pause = min(LONGEST_PAUSE_S, 2 * pause)
                 self._stop.wait(pause)
                 continue
-            if self._stop.is_set():
-                process.terminate()
-            status = process.wait()
+            with contextlib.closing(listener):
+                if self._stop.is_set():
+                    process.terminate()
+                status = self._ended(process, listener)
             if self._stop.is_set():
                 return
             killed = status < 0  # by a signal, from outside: nothing that beginning again at once would repeat
@@ -97,3 +120,13 @@ class Workers:
             pause = FIRST_PAUSE_S if steady else min(LONGEST_PAUSE_S, 2 * pause)
             _log.warning("worker ended", extra={"fields": {"status": status, "again_in_s": pause}})
             self._stop.wait(pause)
+
+    def _ended(self, process: subprocess.Popen[bytes], listener: Listener) -> int:
+        """The worker's exit status; one that hangs is ended."""
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(LOOK_S)
+            if listener.silent() and not self._stop.is_set():
+                _log.error("worker hangs", extra={"fields": {"pid": process.pid, "silent_s": self.patience_s}})
+                process.kill()
+                return process.wait()

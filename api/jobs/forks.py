@@ -9,13 +9,12 @@ import contextlib
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -26,9 +25,10 @@ from planner.api.jobs import preload
 from planner.api.jobs.blob_store import BlobStore
 from planner.api.jobs.child import MESSAGE_BYTES, main
 from planner.api.jobs.handover import lay_in
+from planner.api.jobs.removal import remove_soon
 from planner.api.jobs.work import JobInput
 
-__all__ = ["Child", "Entry", "ForkServer", "begin"]
+__all__ = ["Child", "Entry", "ForkServer", "begin", "started"]
 
 Entry = Callable[[Connection, JobInput], None]
 
@@ -74,6 +74,12 @@ class ForkServer:
             warm.set()
         except (OSError, EOFError):
             self._pid = None  # it has died: once more
+
+
+def started() -> set[int]:
+    """Processes that there are for children to be started: `multiprocessing` asks after them itself."""
+    known = (getattr(forkserver, "_forkserver")._forkserver_pid, getattr(resource_tracker, "_resource_tracker")._pid)  # noqa: B009
+    return {pid for pid in known if pid is not None}
 
 
 def _nothing() -> None:
@@ -138,7 +144,9 @@ class Child:
     def log_tail(self, size: int = 2000) -> str:
         """The end of what it printed."""
         try:
-            return (self.folder / "log").read_bytes()[-size:].decode("utf-8", "replace")
+            with open(self.folder / "log", "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - size))  # it may be as large as a file may be
+                return file.read(size).decode("utf-8", "replace")
         except OSError:
             return ""
 
@@ -148,7 +156,7 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)  # whatever it started
         self.process.join(5.0)
         self.receiver.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_soon(self.folder)
 
     @property
     def pid(self) -> int:

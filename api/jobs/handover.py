@@ -29,6 +29,7 @@ CODE: Final = "code"
 FILES: Final = 1000  # of a result
 PIECE: Final = 1 << 20
 _PACKAGE: Final = Path(version.__file__).resolve().parent
+_NAME: Final = re.compile(r"[ -~]{1,200}")  # of the database and of headers: nothing that either cannot hold
 _MEDIA_TYPE: Final = re.compile(r"[a-z]+/[a-z0-9.+-]+(; charset=utf-8)?|")
 
 Taken = tuple[dict[str, Blob], str | None]
@@ -79,8 +80,11 @@ def take_in(blobs: BlobStore, folder: Path, files: Mapping[str, Sequence[Any]], 
     if len(files) > FILES or (plan is not None and plan not in files):
         raise ResultInvalid(f"{len(files)} files, of which {plan!r} is to be the plan")
     kept: dict[str, Blob] = {}
-    for name, (number, media_type) in files.items():
-        if type(number) is not int or not _MEDIA_TYPE.fullmatch(str(media_type)):
+    for name, file in files.items():
+        if len(file) != 2:
+            raise ResultInvalid(f"file {name[:80]!r}: expected a number and a type, found {len(file)} values")
+        number, media_type = file
+        if type(number) is not int or not _NAME.fullmatch(name) or not _MEDIA_TYPE.fullmatch(str(media_type)):
             raise ResultInvalid(f"file {name[:80]!r}: number {number!r}, of type {media_type!r}")
         digest, size = _keep(blobs, folder / "out" / str(number), limit)
         limit -= size

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from planner.api.jobs.removal import remove
 
 __all__ = ["bury", "own_folder"]
 
@@ -27,7 +28,7 @@ def own_folder(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
         os.close(handle)
 
 
@@ -37,7 +38,7 @@ def bury(base: Path, dead: Callable[[str], None]) -> None:
         for folder in base.iterdir():
             with contextlib.suppress(BlockingIOError, FileNotFoundError), _held(folder, fcntl.LOCK_NB):
                 dead(folder.name)
-                shutil.rmtree(folder, ignore_errors=True)
+                remove(folder)
 
 
 @contextlib.contextmanager

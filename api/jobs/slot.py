@@ -29,6 +29,7 @@ __all__ = ["Slot"]
 
 FLUSH_S = 0.2  # between two writings of progress
 INPUT_LOST = f"{URN}input-lost"
+DEPTH = 30  # of lists and objects inside each other, in a message
 AT_ONCE = 8 << 20  # bytes of a result that is copied within a round of the worker
 SEARCHES = frozenset(("plan",))  # kinds that have something in hand when they are asked to end
 
@@ -158,8 +159,10 @@ class Slot:
             return False
         try:
             for data in messages:
-                self._take(json.loads(data))
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
+                message = json.loads(data)
+                _check_depth(message)
+                self._take(message)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
             log.error("task %d: its child speaks no sense (%r)", self.claim.task, e)
             self.child.kill()
             return False
@@ -304,3 +307,12 @@ class Slot:
 
     def _too_long(self) -> dict[str, Any]:
         return problem("child-wall", f"it was ended after {self.limits.wall_s:g} s")
+
+
+def _check_depth(value: object, deepest: int = DEPTH) -> None:
+    """ValueError for what is nested deeper than anything that a child says: the store could not write it."""
+    if deepest == 0:
+        raise ValueError(f"nested deeper than {DEPTH}")
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_depth(inner, deepest - 1)

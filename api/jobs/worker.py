@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import secrets
-import shutil
 import signal
 import sys
 import threading
@@ -25,11 +24,14 @@ from planner.api.jobs.caches import cache_of, make_room
 from planner.api.jobs.calendar import DAY_S, Calendar
 from planner.api.jobs.child import main
 from planner.api.jobs.errors import LeaseLost, StoreDamaged, StoreError, StoreUnusable
-from planner.api.jobs.forks import Entry, ForkServer, begin
+from planner.api.jobs.forks import Entry, ForkServer, begin, started
 from planner.api.jobs.leases import LEASE_S
 from planner.api.jobs.limits import Limits
 from planner.api.jobs.opening import open_store
+from planner.api.jobs.pulse import Pulse
+from planner.api.jobs.reaper import Reaper
 from planner.api.jobs.records import Claim
+from planner.api.jobs.removal import remove
 from planner.api.jobs.sandbox import MODES, Confinement, Mode, announce
 from planner.api.jobs.scratch import bury, own_folder
 from planner.api.jobs.sharing import Sharing
@@ -72,6 +74,7 @@ class Worker:
     parent: int | None = None
     entry: Entry = main
     sandbox: Mode = "auto"
+    pulse: Pulse = field(default_factory=lambda: Pulse(None))
 
     def __post_init__(self) -> None:
         self.name = f"{os.uname().nodename[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -112,12 +115,11 @@ class Worker:
     def turn(self) -> None:
         """One round; returns within a moment."""
         try:
-            self._mind_parent()
-            self._beat()
-            if self._sharing.step(self._at_work):
-                self._seen = None
-            self._claim()
+            for step in (self._mind_parent, self._beat, self._share, self._claim):
+                self.pulse.beat()
+                step()
             for slot in self._at_work:
+                self.pulse.beat()
                 slot.step(self.store)
             if time.monotonic() > self._checkpointed + CHECKPOINT_S:
                 self.store.database.checkpoint()
@@ -130,6 +132,7 @@ class Worker:
         for slot in [s for s in self._at_work if s.dropped and s.child.process.exitcode is not None]:
             self._at_work.remove(slot)
             self._sharing.meter(slot)
+            self.pulse.beat()
             slot.child.clear()
             self._seen = None  # there is room: look again
         self._purge()
@@ -138,6 +141,10 @@ class Worker:
             connection.wait(waits, LOOK_S)
         else:
             time.sleep(LOOK_S)
+
+    def _share(self) -> None:
+        if self._sharing.step(self._at_work):
+            self._seen = None
 
     def _mind_parent(self) -> None:
         if self.parent is None or os.getppid() == self.parent:
@@ -193,6 +200,7 @@ class Worker:
             return
         self._seen = version
         while lanes := self._sharing.lanes(self._at_work):
+            self.pulse.beat()
             claim = self.store.leases.claim(self.name, lanes, able=self._able)
             if claim is None:
                 return
@@ -213,7 +221,7 @@ class Worker:
             child = begin(work, self.store.blobs, self.entry)
         except (OSError, EOFError) as e:  # EOFError: the fork server has just died; the next child begins another
             log.error("task %d: no child can be started (%r)", claim.task, e)
-            shutil.rmtree(folder, ignore_errors=True)
+            remove(folder)
             self.store.leases.died(claim, "no process could be started")
             return
         self._at_work.append(Slot(claim, child, self.limits))
@@ -277,6 +285,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sandbox", choices=MODES, default=None, help="what children are kept from; see `planner serve --help`"
     )
+    parser.add_argument("--pulse", type=int, help=argparse.SUPPRESS)  # what the parent listens to, for it to set
     parser.add_argument("--parent", type=int, metavar="PID", help="end when the process that started this has ended")
 
 
@@ -294,14 +303,16 @@ def run(options: argparse.Namespace) -> int:
         store = open_store(settings.data.resolve(), settings.store, settings.blobs)
         for name in HIDDEN:
             os.environ.pop(name, None)
-        worker = Worker(store, options.slots, limits, retention, options.parent, sandbox=mode)
+        pulse = Pulse(options.pulse)
+        worker = Worker(store, options.slots, limits, retention, options.parent, sandbox=mode, pulse=pulse)
 
         def stop(_number: int, _frame: object) -> None:
             worker.stopping = True
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        worker.run()
+        with Reaper(started):
+            worker.run()
     except StoreError as e:
         print(f"planner worker: error: {e}", file=sys.stderr)
         return 3

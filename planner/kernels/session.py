@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -22,6 +21,7 @@ from onnx import helper
 from planner.errors import PlannerError
 from planner.ir import Op
 from planner.kernels.shards import Array
+from planner.processors import processors
 
 __all__ = [
     "NoKernelError",
@@ -123,7 +123,7 @@ def _runner(signature: _Signature) -> Runner:
         options.enable_mem_pattern = False
         # One thread means no pool at all: a thousand sessions must not mean a thousand pools.
         threaded = split_type(signature.type)[1] in _THREADED
-        options.intra_op_num_threads = min(4, os.cpu_count() or 1) if threaded else 1
+        options.intra_op_num_threads = min(4, processors()) if threaded else 1
         options.inter_op_num_threads = 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:

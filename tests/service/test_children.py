@@ -16,6 +16,7 @@ import pytest
 
 from planner.api.jobs.handover import take_in
 from planner.api.jobs.records import TaskState
+from planner.api.jobs.removal import remove
 from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import Task
 from planner.api.jobs.worker import Worker
@@ -136,7 +137,18 @@ def test_an_import_beyond_its_limit_is_said_as_one_and_shared_with_nobody(store:
     assert store.ensure(task).status == "queued"
 
 
-@pytest.mark.parametrize("words", ["no JSON", "[]", '{"kind": "result"}', '{"kind": "error", "problem": 3}'])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "no JSON",
+        "[]",
+        '{"kind": "result"}',
+        '{"kind": "error", "problem": 3}',
+        "[" * 100_000,
+        '{"kind": "progress", "gap": ' + "[" * 900 + "]" * 900 + "}",
+    ],
+    ids=range(6),
+)
 def test_a_child_that_speaks_no_sense_is_ended(store: Store, worker: Worker, words: str) -> None:
     begun = store.ensure(does("speak no sense", words=words))
     until(worker, lambda: store.state(begun.id).attempts == 2)
@@ -158,6 +170,28 @@ def test_a_fault_of_ours_is_in_the_log_and_told_by_its_id_alone(
     assert "a fault of ours" not in str(state.error)
     assert "ZeroDivisionError" not in str(state.error)
     assert not any(job.id in str(state.error) for job in jobs)  # the tenants have this document in common
+
+
+def test_what_a_child_leaves_behind_is_removed_however_deep(tmp_path: Path) -> None:
+    folder = tmp_path / "left"
+    folder.mkdir()
+    (tmp_path / "kept").write_text("kept")
+    (folder / "link").symlink_to(tmp_path)
+    here = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir(folder)
+        for k in range(2000):  # deeper than a path is long, and than Python's stack
+            Path("file").touch()
+            os.mkdir("d" * 100, 0o700 if k < 1999 else 0)
+            if k < 1999:
+                os.chdir("d" * 100)
+    finally:
+        os.chdir(here)
+        os.close(here)
+    assert not remove(folder, 0.0)  # no time
+    remove(folder)
+    assert not folder.exists()
+    assert (tmp_path / "kept").exists()
 
 
 def test_what_a_child_tells_is_bounded(store: Store, worker: Worker) -> None:
@@ -297,8 +331,14 @@ def test_a_large_result_is_copied_while_the_worker_goes_on(
 
 @pytest.mark.parametrize(
     "files",
-    [{"best": [0, "text/plain"]}, {"best": ["../../../../secret", "text/plain"]}, {"best": [0, "text/html\r\nx: y"]}],
-    ids=["not there", "elsewhere", "no type"],
+    [
+        {"best": [0, "text/plain"]},
+        {"best": ["../../../../secret", "text/plain"]},
+        {"best": [0, "text/html\r\nx: y"]},
+        {"\ud800": [0, ""]},
+        {"best": []},
+    ],
+    ids=["not there", "elsewhere", "no type", "no name", "nothing"],
 )
 def test_a_result_that_is_not_as_it_was_said_is_computed_again(
     store: Store, worker: Worker, files: dict[str, list[object]]

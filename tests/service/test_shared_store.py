@@ -166,5 +166,5 @@ def test_a_store_is_asked_for_in_words_that_hide_its_password(tmp_path: Path) ->
         assert "s3cret" not in str(refused.value)
     settings = Settings(data=tmp_path, store="postgresql://u:s3cret@h/d", blobs="/b", workers=1)
     workers = Workers(settings)
-    assert not any("s3cret" in word for word in workers._command(1))
+    assert not any("s3cret" in word for word in workers._command(1, 9))
     assert workers._addresses() == {"PLANNER_STORE": settings.store, "PLANNER_BLOBS": "/b"}

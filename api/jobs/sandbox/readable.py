@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import site
 import sys
@@ -43,7 +44,14 @@ def programs(given: Iterable[str] = ()) -> tuple[Path, ...]:
     ]
     if site.ENABLE_USER_SITE:
         found.append(Path(site.getusersitepackages()))
-    return tuple(dict.fromkeys(path.resolve() for path in found if path.exists()))
+    return tuple(dict.fromkeys(_there(found)))
+
+
+def _there(paths: Iterable[Path]) -> Iterator[Path]:
+    """Those that are there, by their real paths; what this user cannot reach is none."""
+    for path in paths:
+        with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: links in a circle
+            yield path.resolve(strict=True)
 
 
 def without(paths: Iterable[Path], hidden: Path) -> Iterator[Path]:
