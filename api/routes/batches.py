@@ -47,8 +47,11 @@ BODY: Final = {
                         "description": "As `planner search --constraints`; of all requests.",
                     },
                     "requests": {
-                        "type": "string",
-                        "description": f"JSON: a list of 1 to {MOST} objects with options of `POST /v1/plans`.",
+                        "type": "array",
+                        "items": PlanQuery.model_json_schema(),
+                        "minItems": 1,
+                        "maxItems": MOST,
+                        "description": "JSON; each entry has the options of `POST /v1/plans`.",
                     },
                 },
                 "required": ["model", "requests"],
