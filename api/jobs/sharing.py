@@ -68,6 +68,9 @@ class Sharing:
         return moved
 
     def _due(self, held: Sequence[Slot]) -> bool:
+        paused = sum(s.paused for s in held)
+        if paused and len(held) - paused <= self.slots:
+            return True  # whoever is paused has the place before short work that waits
         if time.monotonic() < self._looked + LOOK_S:
             return False
         return any(s.paused or s.spell() >= (SLICE_S if s.heavy else TRIAL_S) for s in held)
