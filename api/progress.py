@@ -22,6 +22,7 @@ __all__ = ["Display", "interrupts"]
 EVERY = 0.2  # seconds between two pictures on a terminal
 LINE_EVERY = 0.5  # and between two lines elsewhere
 BAR = 24  # characters
+PAUSED = "paused"
 SMALLEST_GAP = 1e-4  # where the bar is as good as full
 
 
@@ -60,6 +61,11 @@ class Display:
         self._progress = progress
         if self._terminal:
             return
+        if progress.paused:
+            if self._phase != PAUSED:
+                self.note(f"{self._elapsed()}: {PAUSED}, while others have their turn")
+            self._phase = PAUSED
+            return
         now, line = time.monotonic(), figures(progress)
         if progress.incumbent_s is not None:
             if line != self._last_line and (now - self._said >= LINE_EVERY or progress.gap == 0):
@@ -91,7 +97,7 @@ class Display:
 def picture(progress: Progress | None, seconds: float) -> str:
     """`phase [#####-----] gap 3.2 %  plan 0.41 s  bound 0.39 s  12 s`."""
     if progress is not None and progress.paused:
-        return f"{'paused':<11} {figures(progress)}  {seconds:.0f} s"
+        return f"{PAUSED:<11} {figures(progress)}  {seconds:.0f} s"
     if progress is None or progress.gap is None:
         phase = "waiting" if progress is None or not progress.phase else progress.phase
         return f"{phase:<11} {'.' * (1 + int(seconds / EVERY) % 3):<3} {seconds:.0f} s"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -57,6 +58,31 @@ class Client(Connection):
         body, name = model_bytes(model, strip)
         given = {"devices": devices, "name": name, **options}
         return self._job("/v1/plans", body, given, constraints, idempotency_key)
+
+    def submit_all(
+        self,
+        model: str | os.PathLike[str] | bytes,
+        requests: Sequence[Mapping[str, Option]],
+        *,
+        constraints: str | os.PathLike[str] | bytes | None = None,
+        idempotency_key: str | None = None,
+        strip: bool = True,
+    ) -> list[Job]:
+        """Starts a search for each of `requests`, whose entries have `devices` and options as of `submit`; the model is
+        sent once.  All are accepted, or none; errors as of `submit`."""
+        body, name = model_bytes(model, strip)
+        named = [{"name": name, **given} for given in requests]
+        sent = [{option: value for option, value in given.items() if value is not None} for given in named]
+        files = {
+            "model": ("model.onnx", body, OCTETS),
+            "requests": ("requests.json", json.dumps(sent).encode(), JSON),
+        }
+        if constraints is not None:
+            held, stem = (constraints, "constraints") if isinstance(constraints, bytes) else file_bytes(constraints)
+            files["constraints"] = (stem, held, OCTETS)
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex, "Accept": JSON}
+        response = self.transport.send("POST", "/v1/batches", headers=headers, files=files)
+        return [Job(self, JobState.of(found)) for found in document_of(response)["jobs"]]
 
     def evaluate(
         self,

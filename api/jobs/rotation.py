@@ -61,12 +61,13 @@ def next_move(held: Sequence[H], now: Standing, slots: int, fits: Callable[[H], 
         return len(paused) < slots * PAUSED and fits(h)
 
     movable = [h for h in heavy if not h.ending]
-    if len(heavy) > slots and movable:
+    if len(movable) > slots:
         victim = max(movable, key=lambda h: (now.turns.get(h.tenant, 0), h.light, -h.ran()))
         # A flood of short work that is none must not fill the room that there is for paused children.
         if sum(p.tenant == victim.tenant for p in paused) < slots and may_pause(victim):
             return Move.PAUSE, victim
-        sent = min((h for h in movable if h.light), key=lambda h: h.ran(), default=None)
+        light = [h for h in movable if h.light]
+        sent = max(light, key=lambda h: (now.turns.get(h.tenant, 0), -h.ran()), default=None)
         return None if sent is None else (Move.SEND_BACK, sent)
 
     lacking = len(heavy) < slots

@@ -12,11 +12,12 @@ from planner.api.jobs.lanes import LARGE, LIGHT
 from planner.api.jobs.leases import Leases
 from planner.api.jobs.rotation import PAUSED, SLICE_S, TRIAL_S, Move, next_move
 from planner.api.jobs.slot import Slot
-from planner.api.jobs.spells import memory_of
+from planner.api.jobs.spells import cpu_of, memory_of
 from planner.api.jobs.turns import ANY, Able
 
 __all__ = ["Sharing"]
 
+IDLE = 0.1  # of the time for which a place is held, what counts as used at least
 LOOK_S = 0.25  # between two looks whether another has a turn
 
 log = logging.getLogger("planner.worker")
@@ -43,8 +44,9 @@ class Sharing:
         return (*LIGHT, LARGE) if heavy < self.slots and begun < self.slots * (1 + PAUSED) else LIGHT
 
     def meter(self, slot: Slot) -> None:
-        """Notes what a child has used since the last time: a place is used up by whoever waits in it, too."""
-        used = max(slot.cpu_s, slot.spells.ran())
+        """Notes what a child has used since the last time: processor time, and for holding a place a tenth of the time
+        at least.  A child that has gone is metered as it was last seen."""
+        used = max(slot.metered_s, cpu_of(slot.child.pid), IDLE * slot.spells.ran())
         self._used[slot.tenant] = self._used.get(slot.tenant, 0.0) + used - slot.metered_s
         slot.metered_s = used
 
@@ -70,6 +72,9 @@ class Sharing:
         return moved
 
     def _due(self, held: Sequence[Slot]) -> bool:
+        paused = sum(s.paused for s in held)
+        if paused and len(held) - paused <= self.slots:
+            return True  # whoever is paused has the place before short work that waits
         if time.monotonic() < self._looked + LOOK_S:
             return False
         return any(s.paused or s.spell() >= (SLICE_S if s.heavy else TRIAL_S) for s in held)

@@ -14,13 +14,14 @@ from planner.api.auth import Tenant, within_rate
 from planner.api.descriptions import BINARY, header, problems
 from planner.api.errors import Problem
 from planner.api.jobs.records import JobRecord
+from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import Submission, Task
 from planner.api.links import job_of
 from planner.api.options import PlanQuery
 from planner.api.respond import document
 from planner.api.routes.plans import REFUSALS, IdempotencyKey
 from planner.api.schemas import Batch
-from planner.api.service import Service, service_of
+from planner.api.service import service_of
 from planner.api.uploads import receive
 from planner.errors import UsageError
 from planner.requests.wording import in_keywords
@@ -47,8 +48,11 @@ BODY: Final = {
                         "description": "As `planner search --constraints`; of all requests.",
                     },
                     "requests": {
-                        "type": "string",
-                        "description": f"JSON: a list of 1 to {MOST} objects with options of `POST /v1/plans`.",
+                        "type": "array",
+                        "items": PlanQuery.model_json_schema(),
+                        "minItems": 1,
+                        "maxItems": MOST,
+                        "description": "JSON; each entry has the options of `POST /v1/plans`.",
                     },
                 },
                 "required": ["model", "requests"],
@@ -81,8 +85,7 @@ async def create_batch(request: Request, tenant: Tenant, idempotency_key: Idempo
     upload = await receive(request, service.store.blobs, PARTS)
     if "requests" not in upload.digests:
         raise _invalid("requests", "the form has no part of this name; expected a JSON list of requests")
-    content = await service.blocking.run(tenant, service.store.blobs.read, upload.digests.pop("requests"))
-    queries = _queries(content)
+    queries = await service.blocking.run(tenant, _queries, service.store, upload.digests.pop("requests"))
     if len(queries) > 1:
         await within_rate(request, service, tenant, len(queries) - 1)
     service.metrics.uploaded.inc(upload.size)
@@ -90,32 +93,30 @@ async def create_batch(request: Request, tenant: Tenant, idempotency_key: Idempo
         Submission(Task("plan", upload.digests, {**options, "name": name}), name)
         for options, name in ((o, q.name or upload.stem or "model") for q, o in queries)
     ]
-    jobs = await _submitted(service, tenant, submissions, idempotency_key)
+    jobs = await service.blocking.run(tenant, _submitted, service.store, tenant, submissions, idempotency_key)
     return document(request, Batch(jobs=[job_of(j) for j in jobs]), status=202, headers={"retry-after": "1"})
 
 
-async def _submitted(
-    service: Service, tenant: str, submissions: Sequence[Submission], idempotency: str | None
+def _submitted(
+    store: Store, tenant: str, submissions: Sequence[Submission], idempotency: str | None
 ) -> list[JobRecord]:
-    def submit(new: Sequence[Submission]) -> list[JobRecord]:
-        return [made.job for made in service.store.submit_all(tenant, new)]
-
     if idempotency is not None:
         whole = [[s.task.kind, dict(s.task.inputs), dict(s.task.options)] for s in submissions]
         fingerprint = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
         # No caller's key has a space in it.
         keyed = [Submission(s.task, s.name, f"{idempotency} {k}", fingerprint) for k, s in enumerate(submissions)]
-        return await service.blocking.run(tenant, submit, keyed)
-    known = [await service.look(service.store.answered, tenant, s.task) for s in submissions]
+        return [made.job for made in store.submit_all(tenant, keyed)]
+    known = [store.answered(tenant, s.task) for s in submissions]
     new = [s for s, job in zip(submissions, known, strict=True) if job is None]
-    made = iter(await service.blocking.run(tenant, submit, new) if new else ())
-    return [next(made) if job is None else job for job in known]
+    made = iter(store.submit_all(tenant, new) if new else ())
+    return [next(made).job if job is None else job for job in known]
 
 
-def _queries(content: bytes) -> list[tuple[PlanQuery, dict[str, Any]]]:
+def _queries(store: Store, digest: str) -> list[tuple[PlanQuery, dict[str, Any]]]:
     """The requests, and the options of their tasks.
 
     Problem where one is not as documented, UsageError where its options contradict each other."""
+    content = store.blobs.read(digest)
     if len(content) > LONGEST:
         raise _invalid("requests", f"expected {LONGEST} bytes at most, found {len(content)}")
     try:

@@ -35,6 +35,16 @@ def test_a_small_job_is_answered_within_thirty_seconds_while_another_holds_every
         assert [made.ended is not None for made in found] == [True, True]
 
 
+def test_small_jobs_that_run_for_longer_than_expected_are_not_set_aside_for_those_of_a_flood(machine: Machine) -> None:
+    for _ in range(30):
+        machine.submit("a", 60.0, long=False)
+    machine.run(40.0)
+    for _ in range(4):
+        made = machine.submit("b", 9.0, long=False)  # and not the five seconds that short work has
+        machine.run(20.0)
+        assert made.ended is not None
+
+
 def test_a_newcomer_is_not_shut_out_by_small_jobs_of_many_tenants(machine: Machine) -> None:
     for k in range(8):
         for _ in range(6):

@@ -18,6 +18,7 @@ from planner.api.client.problems import problem_error
 from planner.api.client.stream import read_events
 from planner.errors import InputError, UsageError
 from planner.frontends.file.strip import strip_model
+from tests.service.http import Service
 from tests.unit.frontends_models import node, serialised, value
 
 URN = "urn:planner:problem:"
@@ -314,4 +315,21 @@ def test_events_are_the_same_however_the_bytes_are_cut(size):
         Event("1", "message", {"a": 1}),
         Event("2", "phase", {"b": "\u2028é"}),
         Event("3", "message", {"text": [1]}),
+    ]
+
+
+def test_a_batch_sends_its_model_once_and_is_as_many_jobs(service: Service) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        headers = {k: v for k, v in request.headers.items() if k != "host"}
+        found = service.client.request(request.method, request.url.path, content=request.read(), headers=headers)
+        return httpx.Response(found.status_code, content=found.content, headers={"content-type": "application/json"})
+
+    sweep = [{"devices": 4, "batch": None}, {"devices": 8, "name": "wide"}]
+    jobs = client(answer).submit_all(MODEL, sweep, constraints=b"rest: zero", idempotency_key="k")
+    assert [(j.state.document["options"]["devices"], j.state.name) for j in jobs] == [(4, "model"), (8, "wide")]
+    claim = service.claim()
+    assert service.store.blobs.read(claim.inputs["model"]) == strip_model(MODEL)
+    assert service.store.blobs.read(claim.inputs["constraints"]) == b"rest: zero"
+    assert [j.id for j in client(answer).submit_all(MODEL, sweep, constraints=b"rest: zero", idempotency_key="k")] == [
+        j.id for j in jobs
     ]

@@ -22,6 +22,10 @@ ROUNDS = 12  # requests of each operation
 PLAIN = {"createPlan": {"devices": "4"}, "createEvaluation": {"devices": "4", "strategy": "fsdp"}}
 JUNK = ("", "0", "-1", "1e999", "null", "\x00", "ü", "%", "a/b", "../..", "x" * 300, "wait=0", "[]", '"')
 MODELS = {name: getattr(schemas, name) for name in schemas.__all__} | {"HardwareList": HardwareList}
+BATCH = (
+    b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nm\r\n'
+    b'--b\r\ncontent-disposition: form-data; name="requests"\r\n\r\n[{"devices": 4}, {"devices": 8}]\r\n--b--\r\n'
+)
 BODIES: tuple[tuple[str | None, bytes], ...] = (
     ("application/octet-stream", b"a model"),
     ("application/octet-stream", b""),
@@ -29,6 +33,7 @@ BODIES: tuple[tuple[str | None, bytes], ...] = (
     ("application/json", b"{"),
     ("multipart/form-data; boundary=b", b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nm\r\n--b--\r\n'),
     ("multipart/form-data; boundary=b", b"--b\r\n\r\n"),
+    ("multipart/form-data; boundary=b", BATCH),
     ("text/plain", b"x"),
     (None, b"x"),
 )
@@ -84,6 +89,8 @@ def _plain(path: str, operation: dict[str, Any], known: dict[str, str]) -> dict[
     out: dict[str, Any] = {"url": path, "params": dict(PLAIN.get(operation["operationId"], {})), "headers": {}}
     for name, value in known.items():
         out["url"] = out["url"].replace(f"{{{name}}}", value)
+    if operation["operationId"] == "createBatch":
+        return out | {"content": BATCH, "headers": {"content-type": "multipart/form-data; boundary=b"}}
     for kind, body in BODIES:
         if kind in operation.get("requestBody", {}).get("content", {}):
             return out | {"content": body, "headers": {"content-type": kind}}

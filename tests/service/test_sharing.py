@@ -14,8 +14,10 @@ import pytest
 from planner.api.jobs import rotation, sharing
 from planner.api.jobs.lanes import INTERACTIVE, LARGE, SMALL, lane_of
 from planner.api.jobs.slot import Slot
+from planner.api.jobs.spells import cpu_of
 from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import Task
+from planner.api.jobs.turns import START_MS
 from planner.api.jobs.worker import Worker
 from planner.frontends.file import sandbox
 from planner.frontends.file.sandbox import Limits, run_limited
@@ -84,6 +86,21 @@ def test_long_work_of_another_has_its_turn_and_both_go_on(store: Store, worker: 
     assert _slot(worker, b.id).paused
     until(worker, lambda: store.job("a", a.id).progress.get("paused") is False)
     assert {"paused": True} in [dict(e.data) for e in store.events("a", a.id) if e.type == "progress"]
+
+
+def test_tenants_are_charged_the_processor_time_of_their_children(
+    store: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "IDLE", 0.0)
+    store.ensure(does("spin", mesh=WIDE), "busy")
+    store.ensure(does("sleep"), "idle")
+    until(worker, lambda: len(worker._at_work) == 2 and all(s.begun_s is not None for s in worker._at_work))
+    until(worker, lambda: cpu_of(next(s.child.pid for s in worker._at_work if s.tenant == "busy")) > 0.3)
+    worker._beaten = 0.0
+    worker.turn()
+    turns = store.leases.standing(["busy", "idle"]).turns
+    assert turns["busy"] >= 300 + START_MS
+    assert turns["idle"] < 300
 
 
 def test_a_tenant_alone_is_not_paused(store: Store, worker: Worker) -> None:

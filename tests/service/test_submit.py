@@ -168,6 +168,8 @@ def test_gaps_fill_the_bar_in_powers_of_ten():
     assert closed(0.0) == closed(1e-5) == 1
     line = picture(Progress("search", 2.0, 1.98, 0.01, 3.0), 12.0)
     assert line == "search      [############------------] plan 2 s, bound 1.98 s, gap 1.00%  12 s"
+    line = picture(Progress("search", 2.0, 1.98, 0.01, 3.0, paused=True), 12.0)
+    assert line == "paused      plan 2 s, bound 1.98 s, gap 1.00%  12 s"
 
 
 def test_without_a_terminal_lines_tell_what_is_new():
@@ -176,10 +178,14 @@ def test_without_a_terminal_lines_tell_what_is_new():
         display.show(Progress("search"))
         for gap in (0.5, 0.5, 0.0, 0.0):
             display.show(Progress("search", 2.0, 2.0 - gap, gap, 1.0))
+        for paused in (True, True, False, True):
+            display.show(Progress("search", 2.0, 2.0, 0.0, 1.0, paused=paused))
     assert [line.split(": ")[1] for line in out.getvalue().splitlines()] == [
         "search",
         "plan 2 s, bound 1.5 s, gap 50.00%",
         "plan 2 s, bound 2 s, gap 0.00%",
+        "paused, while others have their turn",
+        "paused, while others have their turn",
     ]
 
 
