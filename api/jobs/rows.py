@@ -55,10 +55,10 @@ def ticket_at(moment: float) -> str:
 
 
 def add_event(db: Transaction, task: int, kind: str, data: Mapping[str, Any], at: float) -> None:
-    last = db.execute("SELECT COALESCE(MAX(seq), 0) FROM events WHERE task = ?", (task,)).fetchone()[0]
     db.execute(
-        "INSERT INTO events (task, seq, type, data, at) VALUES (?, ?, ?, ?, ?)",
-        (task, last + 1, kind, json.dumps(dict(data)), at),
+        "INSERT INTO events (task, seq, type, data, at)"
+        " SELECT ?, COALESCE(MAX(seq), 0) + 1, ?, ?, ? FROM events WHERE task = ?",
+        (task, kind, json.dumps(dict(data)), at, task),
     )
 
 

@@ -90,9 +90,9 @@ class Store:
             row = self._join(db, task, tenant, now)
             job = ticket(now)
             db.execute(
-                "INSERT INTO jobs (id, tenant, name, task, created_at, idempotency, fingerprint)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (job, tenant, name, row["id"], now, idempotency, fingerprint),
+                "INSERT INTO jobs (id, tenant, name, task, created_at, idempotency, fingerprint, status)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (job, tenant, name, row["id"], now, idempotency, fingerprint, row["status"]),
             )
             if row["plan"] is not None:
                 give_plan(db, tenant, name, row["id"], row["plan"], now)
