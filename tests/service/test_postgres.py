@@ -194,6 +194,7 @@ def test_whatever_many_do_at_once_every_job_ends_once_and_all_that_is_counted_is
 
     assert together(*(ask(k) for k in range(4)), *(work(k) for k in range(4)), purge) == [None] * 9
     store = stores[0]
+    _write(store, "UPDATE queue SET not_before = 0")  # those that have lost several workers pause
     while (held := store.leases.claim("last", LANES)) is not None:
         store.leases.finish(held, end, {}, plan=kept[:32])
     with store.database.read() as db:

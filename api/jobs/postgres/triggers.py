@@ -10,7 +10,7 @@ from typing import Final
 
 __all__ = ["TRIGGERS"]
 
-SHARDS: Final = 16
+SHARDS: Final = 128
 
 TRIGGERS: Final = (
     f"""
