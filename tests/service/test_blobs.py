@@ -6,7 +6,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,9 +138,12 @@ def _let_doom_pass(store: Store) -> None:
 # A bucket
 
 
-@pytest.fixture
-def bucketed(bucket_url: str, tmp_path: Path) -> Store:
-    return open_store(tmp_path / "service", blobs=bucket_url)
+@pytest.fixture(params=["sqlite", "postgres"])
+def bucketed(request: pytest.FixtureRequest, bucket_url: str, tmp_path: Path) -> Iterator[Store]:
+    url = "" if request.param == "sqlite" else request.getfixturevalue("postgres_server").database()
+    store = open_store(tmp_path / "service", url, bucket_url)
+    yield store
+    store.database.close()
 
 
 def test_a_doomed_blob_that_is_put_or_joined_stays(bucketed: Store) -> None:
