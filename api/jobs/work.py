@@ -17,8 +17,8 @@ __all__ = ["JobInput", "JobResult"]
 
 @dataclass(frozen=True, slots=True)
 class JobInput:
-    """`folder`: the store's on this host; `kept`: its blobs where they are elsewhere; `scratch`: an empty folder of the
-    child's own, removed after it."""
+    """`folder`: the store's on this host; `elsewhere`: its blobs where they do not lie in there; `scratch`: an empty
+    folder of the child's own, removed after it."""
 
     kind: str
     inputs: Mapping[str, str]
@@ -26,11 +26,11 @@ class JobInput:
     folder: Path
     scratch: Path
     limits: Limits
-    kept: ChildBlobs | None = None
+    elsewhere: ChildBlobs | None = None
 
     @property
     def blobs(self) -> ChildBlobs:
-        return Blobs(self.folder / "blobs") if self.kept is None else self.kept
+        return Blobs(self.folder / "blobs") if self.elsewhere is None else self.elsewhere
 
     def read(self, name: str) -> bytes:
         """An input.  BlobMissing, BlobDamaged."""

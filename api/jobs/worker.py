@@ -195,8 +195,8 @@ class Worker:
 
     def _begin(self, claim: Claim) -> None:
         folder = self._folder / f"{claim.task}-{claim.token}"
-        kept = self.store.blobs.for_child()
-        work = JobInput(claim.kind, claim.inputs, claim.options, self.store.folder, folder / "work", self.limits, kept)
+        blobs = self.store.blobs.for_child()
+        work = JobInput(claim.kind, claim.inputs, claim.options, self.store.folder, folder / "work", self.limits, blobs)
         try:
             child = begin(work, folder, self.entry)
         except (OSError, EOFError) as e:  # EOFError: the fork server has just died; the next child begins another

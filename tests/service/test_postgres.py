@@ -152,8 +152,8 @@ def test_whatever_many_do_at_once_every_job_ends_once_and_all_that_is_counted_is
     opened: Callable[..., Store],
 ) -> None:
     stores = [opened() for _ in range(3)]
-    kept = stores[0].blobs.put(b"plan")
-    end = {"plan.json": Blob(kept, "application/json", 4)}
+    plan = stores[0].blobs.put(b"plan")
+    end = {"plan.json": Blob(plan, "application/json", 4)}
 
     def ask(k: int) -> Callable[[], None]:
         def run() -> None:
@@ -182,7 +182,7 @@ def test_whatever_many_do_at_once_every_job_ends_once_and_all_that_is_counted_is
                         case 2:
                             store.leases.bury(f"w{k}")
                         case _:
-                            store.leases.finish(held, end, {}, plan=kept[:32], shared=chance.random() < 0.5)
+                            store.leases.finish(held, end, {}, plan=plan[:32], shared=chance.random() < 0.5)
                 except LeaseLost:
                     pass
 
@@ -196,7 +196,7 @@ def test_whatever_many_do_at_once_every_job_ends_once_and_all_that_is_counted_is
     store = stores[0]
     _write(store, "UPDATE queue SET not_before = 0")  # those that have lost several workers pause
     while (held := store.leases.claim("last", LANES)) is not None:
-        store.leases.finish(held, end, {}, plan=kept[:32])
+        store.leases.finish(held, end, {}, plan=plan[:32])
     with store.database.read() as db:
 
         def rows(statement: str) -> list[Any]:
