@@ -13,7 +13,7 @@ RUN pip install --no-cache-dir build && python -m build --wheel --outdir /wheels
 FROM python:3.12-slim
 RUN useradd --create-home --uid 10001 planner && install -d -o planner -m 0700 /data
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[service]" && rm -rf /wheels
+RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[server]" && rm -rf /wheels
 USER planner
 WORKDIR /home/planner
 # Settings are variables (docs/service.md).  Beyond loopback the service needs a key, or it ends and says so:

@@ -30,6 +30,9 @@ class BlobStore(Protocol):
     def read(self, digest: str) -> bytes:
         """BlobMissing, BlobDamaged."""
 
+    def content(self, digest: str) -> Iterator[bytes]:
+        """Its bytes in pieces, as they are: not compared with the digest, and not removed.  BlobMissing."""
+
     def lay(self, digest: str, target: Path) -> None:
         """Makes the blob a file, which may share its bytes with it: the file must not be written to.  BlobMissing,
         StoreBusy, OSError."""

@@ -26,6 +26,7 @@ from planner.files import replace_file
 
 __all__ = ["YOUNG", "Blob", "Blobs", "digest_bytes", "is_digest"]
 
+_PIECE = 1 << 20
 YOUNG = 3600.0  # seconds for which a blob needs no row
 
 
@@ -119,6 +120,13 @@ class Blobs:
                 path.unlink()  # so that the same content can be kept again
             raise BlobDamaged(f"blob {digest}: its file has other content, and was removed")
         return content
+
+    def content(self, digest: str) -> Iterator[bytes]:
+        try:
+            with self.path(digest).open("rb") as file:
+                yield from iter(lambda: file.read(_PIECE), b"")
+        except FileNotFoundError:
+            raise BlobMissing(f"blob {digest}: there is none; it was removed, or never kept") from None
 
     def lay(self, digest: str, target: Path) -> None:
         path = self.path(digest)

@@ -75,6 +75,6 @@ def requeue(db: Transaction, row: Row, now: float, why: str, not_before: float =
         "UPDATE tasks SET status = 'queued', worker = NULL, leased_until = NULL, progress = '{}' WHERE id = ?", (task,)
     )
     wanted = db.execute("SELECT DISTINCT tenant FROM jobs WHERE task = ? AND left_at IS NULL", (task,)).fetchall()
-    tenants = [r["tenant"] for r in wanted] or [""]
+    tenants = sorted(r["tenant"] for r in wanted) or [""]  # in one order, so that nobody waits in a circle
     db.executemany(f"{WAIT} ON CONFLICT DO NOTHING", [(row["lane"], t, task, not_before) for t in tenants])
     add_event(db, task, "restarted", {"why": why}, now)

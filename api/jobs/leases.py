@@ -71,12 +71,11 @@ class Leases:
             task_id = found.task
             db.execute("DELETE FROM queue WHERE task = ?", (task_id,))
             charge(db, found.tenant, START_MS)
-            db.execute(
+            row = db.execute(
                 "UPDATE tasks SET status = 'running', token = token + 1, worker = ?, leased_until = ?,"
-                " attempts = attempts + 1, started_at = COALESCE(started_at, ?) WHERE id = ?",
+                " attempts = attempts + 1, started_at = COALESCE(started_at, ?) WHERE id = ? RETURNING *",
                 (worker, now + lease_s, now, task_id),
-            )
-            row = db.execute("SELECT * FROM tasks WHERE id = ?", (task_id,)).fetchone()
+            ).fetchone()
             add_event(db, task_id, "started", {"attempt": row["attempts"]}, now)
             inputs = {name: blob.digest for name, blob in files_of(db, task_id, "in").items()}
             return Claim(

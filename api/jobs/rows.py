@@ -65,11 +65,11 @@ def moment_of(ticket: str) -> float:
 
 def add_event(db: Transaction, task: int, kind: str, data: Mapping[str, Any], at: float) -> None:
     """It happened no earlier than the one before, whatever was done to the clock."""
-    last = db.execute("SELECT seq, at FROM events WHERE task = ? ORDER BY seq DESC LIMIT 1", (task,)).fetchone()
-    seq, earliest = (0, at) if last is None else (last["seq"], last["at"])
     db.execute(
-        "INSERT INTO events (task, seq, type, data, at) VALUES (?, ?, ?, ?, ?)",
-        (task, seq + 1, kind, json.dumps(dict(data)), max(at, earliest)),
+        "INSERT INTO events (task, seq, type, data, at)"
+        " SELECT ?, COALESCE(MAX(seq), 0) + 1, ?, ?, CASE WHEN MAX(at) > ? THEN MAX(at) ELSE ? END"
+        " FROM events WHERE task = ?",
+        (task, kind, json.dumps(dict(data)), at, at, task),
     )
 
 

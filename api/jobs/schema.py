@@ -123,7 +123,12 @@ _TRIGGERS: Final = (
     + _counted("tasks", "OLD", -1)
     + _counted("tasks", "NEW", 1)
     + " UPDATE jobs SET status = NEW.status WHERE task = NEW.id AND left_at IS NULL; END",
-    f"CREATE TRIGGER jobs_made AFTER INSERT ON jobs BEGIN UPDATE jobs SET status = {_STATUS} WHERE id = NEW.id; END",
+    "CREATE TRIGGER jobs_counted AFTER INSERT ON jobs WHEN NEW.status IS NOT NULL BEGIN "
+    + _counted("jobs", "NEW", 1)
+    + " END",
+    # As programs of before wrote them.
+    "CREATE TRIGGER jobs_made AFTER INSERT ON jobs WHEN NEW.status IS NULL BEGIN"
+    f" UPDATE jobs SET status = {_STATUS} WHERE id = NEW.id; END",
     "CREATE TRIGGER jobs_left AFTER UPDATE OF left_at ON jobs BEGIN"
     f" UPDATE jobs SET status = {_STATUS} WHERE id = NEW.id; END",
     "CREATE TRIGGER jobs_moved AFTER UPDATE OF status ON jobs WHEN NEW.status IS NOT OLD.status BEGIN "

@@ -97,9 +97,9 @@ class Store:
         row = self._join(db, s.task, tenant, now)
         job = ticket(now, _last_job(db))
         db.execute(
-            "INSERT INTO jobs (id, tenant, name, task, created_at, idempotency, fingerprint)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (job, tenant, s.name, row["id"], now, s.idempotency, s.fingerprint),
+            "INSERT INTO jobs (id, tenant, name, task, created_at, idempotency, fingerprint, status)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (job, tenant, s.name, row["id"], now, s.idempotency, s.fingerprint, row["status"]),
         )
         if row["plan"] is not None:
             give_plan(db, tenant, s.name, row["id"], row["plan"], now)

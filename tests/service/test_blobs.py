@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from planner.errors import UsageError
 
 
 @dataclass
-class Kept:
+class Holder:
     store: Store
     spoil: Callable[[str, bytes | None], None]
     age: Callable[[str], None]
@@ -33,7 +33,7 @@ class Kept:
 
 
 @pytest.fixture(params=["folder", "bucket"])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
+def holder(request: pytest.FixtureRequest, tmp_path: Path) -> Holder:
     if request.param == "folder":
         store = Store(tmp_path / "service")
 
@@ -41,7 +41,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
             path = Blobs(store.folder / "blobs").path(digest)
             path.unlink() if content is None else path.write_bytes(content)
 
-        return Kept(store, spoil, lambda digest: os.utime(Blobs(store.folder / "blobs").path(digest), (0, 0)))
+        return Holder(store, spoil, lambda digest: os.utime(Blobs(store.folder / "blobs").path(digest), (0, 0)))
     store = open_store(tmp_path / "service", blobs=request.getfixturevalue("bucket_url"))
 
     def spoil_object(digest: str, content: bytes | None) -> None:
@@ -54,11 +54,11 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
         with store.database.write() as db:
             db.execute("UPDATE blobs SET touched_at = 0 WHERE digest = ?", (digest,))
 
-    return Kept(store, spoil_object, age)
+    return Holder(store, spoil_object, age)
 
 
-def test_a_blob_is_whole_or_not_there(kept: Kept) -> None:
-    blobs = kept.blobs
+def test_a_blob_is_whole_or_not_there(holder: Holder) -> None:
+    blobs = holder.blobs
     digest = blobs.put(b"content")
     assert blobs.put(b"content") == digest == digest_bytes(b"content")
     assert blobs.read(digest) == b"content"
@@ -73,52 +73,52 @@ def test_a_blob_is_whole_or_not_there(kept: Kept) -> None:
                 blobs.read(hostile)
 
 
-def test_a_blob_is_laid_where_a_child_reads_it(kept: Kept, tmp_path: Path) -> None:
-    kept.blobs.lay(kept.blobs.put(b"content"), tmp_path / "laid")
+def test_a_blob_is_laid_where_a_child_reads_it(holder: Holder, tmp_path: Path) -> None:
+    holder.blobs.lay(holder.blobs.put(b"content"), tmp_path / "laid")
     assert (tmp_path / "laid").read_bytes() == b"content"
     with pytest.raises(BlobMissing):
-        kept.blobs.lay(digest_bytes(b"x"), tmp_path / "none")
+        holder.blobs.lay(digest_bytes(b"x"), tmp_path / "none")
 
 
-def test_a_blob_that_is_damaged_or_gone_is_said_and_can_be_kept_again(kept: Kept) -> None:
-    digest = kept.blobs.put(b"content")
+def test_a_blob_that_is_damaged_or_gone_is_said_and_can_be_kept_again(holder: Holder) -> None:
+    digest = holder.blobs.put(b"content")
     for content, error in ((b"con", BlobDamaged), (None, BlobMissing)):
-        kept.spoil(digest, content)
+        holder.spoil(digest, content)
         with pytest.raises(error):
-            kept.blobs.read(digest)
-        assert digest not in kept.blobs
-        assert kept.blobs.put(b"content") == digest
-        assert kept.blobs.read(digest) == b"content"
+            holder.blobs.read(digest)
+        assert digest not in holder.blobs
+        assert holder.blobs.put(b"content") == digest
+        assert holder.blobs.read(digest) == b"content"
 
 
-def test_a_spooled_file_becomes_a_blob_and_goes(kept: Kept) -> None:
+def test_a_spooled_file_becomes_a_blob_and_goes(holder: Holder) -> None:
     for _ in range(2):  # the second time it is there already
-        file = kept.blobs.spool()
+        file = holder.blobs.spool()
         file.write(b"spooled")
-        kept.blobs.adopt(file, digest_bytes(b"spooled"))
+        holder.blobs.adopt(file, digest_bytes(b"spooled"))
         assert not Path(file.name).exists()
-        assert kept.blobs.read(digest_bytes(b"spooled")) == b"spooled"
+        assert holder.blobs.read(digest_bytes(b"spooled")) == b"spooled"
 
 
-def test_what_is_missing_is_said_and_what_is_there_can_be_joined(kept: Kept) -> None:
-    digest = kept.blobs.put(b"result")
-    assert kept.blobs.put(b"result") == digest
-    assert kept.blobs.missing([digest, digest_bytes(b"other")]) == [digest_bytes(b"other")]
-    assert digest in kept.blobs
-    with kept.store.database.write() as db:
-        assert kept.blobs.join(db, digest) == 6
-        assert kept.blobs.hold(db, [digest])
-        assert not kept.blobs.hold(db, [digest, digest_bytes(b"other")])
+def test_what_is_missing_is_said_and_what_is_there_can_be_joined(holder: Holder) -> None:
+    digest = holder.blobs.put(b"result")
+    assert holder.blobs.put(b"result") == digest
+    assert holder.blobs.missing([digest, digest_bytes(b"other")]) == [digest_bytes(b"other")]
+    assert digest in holder.blobs
+    with holder.store.database.write() as db:
+        assert holder.blobs.join(db, digest) == 6
+        assert holder.blobs.hold(db, [digest])
+        assert not holder.blobs.hold(db, [digest, digest_bytes(b"other")])
         with pytest.raises(BlobMissing):
-            kept.blobs.join(db, digest_bytes(b"other"))
+            holder.blobs.join(db, digest_bytes(b"other"))
 
 
-def test_purging_takes_what_is_old_and_unnamed_and_nothing_else(kept: Kept) -> None:
-    store, blobs = kept.store, kept.blobs
+def test_purging_takes_what_is_old_and_unnamed_and_nothing_else(holder: Holder) -> None:
+    store, blobs = holder.store, holder.blobs
     named, young, old = (blobs.put(c) for c in (b"named", b"young", b"old"))
     store.submit("a", Task("plan", {"model": named}, {}, code="c"), name="m")
     for digest in (named, old):
-        kept.age(digest)
+        holder.age(digest)
     found = [store.purge(3600.0) for _ in range(2)]  # a bucket's blobs are doomed first
     assert old in blobs or sum(p.blobs for p in found) == 1
     if old in blobs:
@@ -136,9 +136,12 @@ def _let_doom_pass(store: Store) -> None:
 # A bucket
 
 
-@pytest.fixture
-def bucketed(bucket_url: str, tmp_path: Path) -> Store:
-    return open_store(tmp_path / "service", blobs=bucket_url)
+@pytest.fixture(params=["sqlite", "postgres"])
+def bucketed(request: pytest.FixtureRequest, bucket_url: str, tmp_path: Path) -> Iterator[Store]:
+    url = "" if request.param == "sqlite" else request.getfixturevalue("postgres_server").database()
+    store = open_store(tmp_path / "service", url, bucket_url)
+    yield store
+    store.database.close()
 
 
 def test_a_doomed_blob_that_is_put_or_joined_stays(bucketed: Store) -> None:
@@ -217,10 +220,10 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke(bucketed: Store, mo
 
     monkeypatch.setattr(module, "CHUNK", 1000)
     digest = bucketed.blobs.put(content := os.urandom(10_000))
-    chunks, breaks, asked = StreamingBody.iter_chunks, [2, 3], []
+    chunks, breaks, reads = StreamingBody.iter_chunks, [2, 3], []
 
     def broken(body: Any, size: int) -> Any:
-        asked.append(1)
+        reads.append(1)
         for k, chunk in enumerate(chunks(body, size)):
             if breaks and k == breaks[0]:
                 breaks.pop(0)
@@ -229,7 +232,7 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke(bucketed: Store, mo
 
     monkeypatch.setattr(StreamingBody, "iter_chunks", broken)
     assert bucketed.blobs.read(digest) == content
-    assert len(asked) == 3
+    assert len(reads) == 3
     breaks[:] = [0] * 10
     with pytest.raises(StoreBusy):
         bucketed.blobs.read(digest)

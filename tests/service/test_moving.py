@@ -111,6 +111,37 @@ def test_a_blob_that_the_folder_has_lost_is_said_and_a_folder_in_use_is_refused(
     assert (status, found["lost"], found["blobs"]) == (0, [lost], 3)
 
 
+def test_a_shared_store_is_looked_through_and_left_as_it_is(
+    data: Path, shared: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def checked() -> tuple[int, dict[str, Any]]:
+        capsys.readouterr()
+        status = main(["store", "check", "--data", str(tmp_path / "host"), *shared, "--json"])
+        return status, json.loads(capsys.readouterr().out)
+
+    assert _copied(data, shared, capsys)[0] == 0
+    status, found = checked()
+    assert (status, found["sound"], found["jobs"], found["blobs"]) == (0, True, 2, 4)
+    store = open_store(tmp_path / "host", shared[1], shared[3])
+    blobs: Any = store.blobs
+    files = store.plans("local")[0].files
+    damaged, missing = files["summary.txt"].digest, files["plan.json"].digest
+    blobs.bucket.remove(missing)
+    blobs.bucket.remove(damaged)
+    blobs.bucket._client.put_object(Bucket=blobs.bucket.name, Key=blobs.bucket.key(damaged), Body=b"torn")
+    with store.database.write() as db:
+        db.execute("UPDATE counts SET n = n + 1 WHERE what = 'jobs'")
+        db.execute("DELETE FROM queue")
+    status, found = checked()
+    assert (status, found["damaged"], found["missing"]) == (1, [damaged], [missing])
+    assert [line.partition(", one")[0] for line in found["database"]] == [
+        "there are jobs that were counted wrongly",
+        "there are tasks that wait and are in no queue",
+    ]
+    assert checked() == (status, found)
+    store.database.close()
+
+
 def test_copying_needs_a_folder_a_database_and_a_bucket(data: Path, tmp_path: Path) -> None:
     assert main(["store", "copy", "--data", str(tmp_path / "none")]) == 2
     assert main(["store", "copy", "--data", str(data)]) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from planner.api.jobs.blobs import Blob
 from planner.api.jobs.errors import LeaseLost, StoreBusy, StoreConflict, StoreUnusable
 from planner.api.jobs.lanes import LANES
 from planner.api.jobs.store import Store
@@ -129,8 +131,6 @@ def test_giving_up_and_claiming_at_one_moment_leave_nothing_half_done(opened: Ca
 
 
 def test_who_joins_a_task_that_ends_has_its_plan_or_another_task(opened: Callable[..., Store]) -> None:
-    from planner.api.jobs.blobs import Blob
-
     stores = [opened(), opened()]
     store = stores[0]
     digest = store.blobs.put(b"plan")
@@ -145,6 +145,76 @@ def test_who_joins_a_task_that_ends_has_its_plan_or_another_task(opened: Callabl
         )
         assert (store.job("b", joined.id).status, store.plan("b", digest[:32]).id) == ("succeeded", digest[:32])
         store.forget("b", digest[:32])
+
+
+def test_whatever_many_do_at_once_every_job_ends_once_and_all_that_is_counted_is_right(
+    opened: Callable[..., Store],
+) -> None:
+    stores = [opened() for _ in range(3)]
+    plan = stores[0].blobs.put(b"plan")
+    end = {"plan.json": Blob(plan, "application/json", 4)}
+
+    def ask(k: int) -> Callable[[], None]:
+        def run() -> None:
+            store, chance = stores[k % 3], random.Random(k)
+            for _ in range(25):
+                job = store.submit(f"t{k % 2}", task(store, k=chance.randrange(8)), name="m").job
+                if chance.random() < 0.4:
+                    store.cancel(job.tenant, job.id)
+
+        return run
+
+    def work(k: int) -> Callable[[], None]:
+        def run() -> None:
+            store, chance = stores[k % 3], random.Random(k)
+            for _ in range(30):
+                held = store.leases.claim(f"w{k}", LANES)
+                if held is None:
+                    continue
+                try:
+                    store.leases.report(held, [("phase", {})], {"gap": 0.1})
+                    match chance.randrange(5):
+                        case 0:
+                            store.leases.release(held)
+                        case 1:
+                            store.leases.fail(held, {}, lasting=chance.random() < 0.5)
+                        case 2:
+                            store.leases.bury(f"w{k}")
+                        case _:
+                            store.leases.finish(held, end, {}, plan=plan[:32], shared=chance.random() < 0.5)
+                except LeaseLost:
+                    pass
+
+        return run
+
+    def purge() -> None:
+        for _ in range(5):
+            stores[0].purge(3600.0)
+
+    assert together(*(ask(k) for k in range(4)), *(work(k) for k in range(4)), purge) == [None] * 9
+    store = stores[0]
+    _write(store, "UPDATE queue SET not_before = 0")  # those that have lost several workers pause
+    while (held := store.leases.claim("last", LANES)) is not None:
+        store.leases.finish(held, end, {}, plan=plan[:32])
+    with store.database.read() as db:
+
+        def rows(statement: str) -> list[Any]:
+            return db.execute(statement).fetchall()
+
+        assert rows("SELECT task FROM queue") == rows("SELECT tenant FROM waiting") == []
+        assert rows("SELECT id FROM tasks WHERE status IN ('queued', 'running')") == []
+        assert rows(
+            "SELECT j.id FROM jobs j JOIN tasks t ON t.id = j.task"
+            " WHERE j.status <> CASE WHEN j.left_at IS NULL THEN t.status ELSE 'cancelled' END"
+        ) == []  # fmt: skip
+        for table in ("tasks", "jobs"):
+            counted = (
+                f"SELECT status, SUM(n) AS n FROM counts WHERE what = '{table}' GROUP BY status HAVING SUM(n) <> 0"
+            )
+            assert sorted(rows(counted)) == sorted(rows(f"SELECT status, COUNT(*) FROM {table} GROUP BY status"))
+        ends = "COUNT(*) FILTER (WHERE type IN ('succeeded', 'failed', 'cancelled'))"
+        for row in rows(f"SELECT task, COUNT(*) AS n, MAX(seq) AS last, {ends} AS ends FROM events GROUP BY task"):
+            assert (row["n"], row["ends"]) == (row["last"], 1)
 
 
 def test_hosts_whose_clocks_differ_agree_on_leases(

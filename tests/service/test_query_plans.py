@@ -21,7 +21,7 @@ RUNNING = "SCAN tasks USING INDEX tasks_running"  # a row for each task that a w
 STATES = ("queued", "running", "succeeded", "failed", "cancelled")
 
 
-class Asked:
+class Watched:
     """The statements that a store runs, with their values."""
 
     def __init__(self, store: Store) -> None:
@@ -29,7 +29,7 @@ class Asked:
         self.statements: list[str] = []
         self._db: sqlite3.Connection = store.database._connection()
 
-    def __enter__(self) -> Asked:
+    def __enter__(self) -> Watched:
         self._db.set_trace_callback(self.statements.append)
         return self
 
@@ -64,26 +64,26 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_the_watch_sees_a_scan(store: Store) -> None:
-    with Asked(store) as asked, store.database.read() as db:
+    with Watched(store) as watched, store.database.read() as db:
         db.execute("SELECT * FROM jobs WHERE name = 'm' ORDER BY fingerprint").fetchall()
-    assert len(asked.scans()) == 2
+    assert len(watched.scans()) == 2
 
 
 def test_lists_of_jobs_and_plans_look_at_their_page_alone(store: Store) -> None:
-    with Asked(store) as asked:
+    with Watched(store) as watched:
         for status in (None, *STATES):
             for after in (None, "8"):
                 store.jobs("tenant 0", status, 50, after)
         store.plans("tenant 0", 50, "8")
         store.plans("tenant 0")
-    assert len(asked.statements) > 12
-    assert asked.scans() == []
-    lists = [(s, detail) for s, detail in asked.plans() if "j.status = " in s and " j " in f"{detail} "]
+    assert len(watched.statements) > 12
+    assert watched.scans() == []
+    lists = [(s, detail) for s, detail in watched.plans() if "j.status = " in s and " j " in f"{detail} "]
     assert {detail for _, detail in lists} == {"SEARCH j USING INDEX jobs_status (tenant=? AND status=? AND id<?)"}
 
 
 def test_work_and_metrics_look_at_what_they_change_alone(store: Store) -> None:
-    with Asked(store) as asked:
+    with Watched(store) as watched:
         for answer in ("finish", "fail", "died", "release"):
             held = store.leases.claim("w", LANES)
             assert held is not None
@@ -114,4 +114,4 @@ def test_work_and_metrics_look_at_what_they_change_alone(store: Store) -> None:
         store.recover(store.blobs.put(b"plan"))
         store.leases.bury("w")
         store.keys.authenticate("secret")
-    assert asked.scans() == []
+    assert watched.scans() == []

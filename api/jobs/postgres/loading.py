@@ -1,6 +1,6 @@
 """Takes the rows of another store in, whole or not at all.
 
-Triggers are off meanwhile: what they would write comes along or is computed at the end, and nobody is told.
+Triggers are off meanwhile: what they would write comes along or is computed at the end, and no notes are sent.
 """
 
 from __future__ import annotations

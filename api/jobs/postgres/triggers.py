@@ -1,4 +1,4 @@
-"""What follows from what is written: states of jobs, counts, and who is told.
+"""What follows from what is written: states of jobs, counts, who waits, and notes to those who listen.
 
 Counts have several rows, and a connection writes to the one of its process, so that transactions seldom wait for each
 other; the count is their sum.
@@ -10,7 +10,7 @@ from typing import Final
 
 __all__ = ["TRIGGERS"]
 
-SHARDS: Final = 16
+SHARDS: Final = 128
 
 TRIGGERS: Final = (
     f"""
@@ -62,7 +62,7 @@ BEGIN
   RETURN NULL;
 END $$""",
     """
-CREATE FUNCTION planner_tell() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+CREATE FUNCTION planner_notify() RETURNS TRIGGER LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM pg_notify('planner', CASE TG_TABLE_NAME WHEN 'tasks' THEN to_jsonb(NEW) ->> 'id'
     ELSE to_jsonb(NEW) ->> 'task' END);
@@ -84,7 +84,7 @@ END $$""",
     " WHEN (NEW.status IS DISTINCT FROM OLD.status) EXECUTE FUNCTION planner_moved()",
     "CREATE TRIGGER queue_joined AFTER INSERT ON queue FOR EACH ROW EXECUTE FUNCTION planner_joined()",
     "CREATE TRIGGER queue_left AFTER DELETE ON queue FOR EACH ROW EXECUTE FUNCTION planner_left()",
-    "CREATE TRIGGER events_tell AFTER INSERT ON events FOR EACH ROW EXECUTE FUNCTION planner_tell()",
-    "CREATE TRIGGER tasks_tell AFTER UPDATE OF cancel ON tasks FOR EACH ROW EXECUTE FUNCTION planner_tell()",
-    "CREATE TRIGGER jobs_tell AFTER UPDATE OF left_at ON jobs FOR EACH ROW EXECUTE FUNCTION planner_tell()",
+    "CREATE TRIGGER events_notify AFTER INSERT ON events FOR EACH ROW EXECUTE FUNCTION planner_notify()",
+    "CREATE TRIGGER tasks_notify AFTER UPDATE OF cancel ON tasks FOR EACH ROW EXECUTE FUNCTION planner_notify()",
+    "CREATE TRIGGER jobs_notify AFTER UPDATE OF left_at ON jobs FOR EACH ROW EXECUTE FUNCTION planner_notify()",
 )

@@ -76,6 +76,9 @@ class S3Blobs:
             self._forget(digest)  # so that the same content can be kept again
             raise
 
+    def content(self, digest: str) -> Iterator[bytes]:
+        return self.bucket.content(digest)
+
     def lay(self, digest: str, target: Path) -> None:
         target.write_bytes(self.read(digest))
 

@@ -87,7 +87,7 @@ class Bucket:
         """BlobMissing, BlobDamaged, StoreBusy, StoreUnusable."""
         content = io.BytesIO()
         found = hashlib.sha256()
-        for chunk in self._chunks(digest):
+        for chunk in self.content(digest):
             content.write(chunk)
             found.update(chunk)
         if found.hexdigest() != digest:
@@ -126,8 +126,8 @@ class Bucket:
         with self._typed():
             self._client.head_bucket(Bucket=self.name)
 
-    def _chunks(self, digest: str) -> Iterator[bytes]:
-        """Of the object, from where the last connection broke."""
+    def content(self, digest: str) -> Iterator[bytes]:
+        """In pieces, as it is; taken up where a connection broke.  BlobMissing, StoreBusy, StoreUnusable."""
         taken, version = 0, None
         for more in reversed(range(READS)):
             try:
