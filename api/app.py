@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from planner.api.descriptions import describe, takes_model
 from planner.api.edge import Edge
-from planner.api.errors import Problem, of_status
+from planner.api.errors import invalid, of_status
 from planner.api.jobs.store import Store
 from planner.api.limits import Buckets
 from planner.api.observe import Metrics
@@ -81,9 +81,7 @@ async def _bare(request: Request, e: Exception) -> Response:
 
 async def _malformed(request: Request, e: Exception) -> Response:
     assert isinstance(e, RequestValidationError)
-    errors = [_field(found) for found in e.errors()]
-    message = "; ".join(f"{f['name']}: {f['detail']}" for f in errors[:3])
-    raise Problem("validation", message + ("; …" if len(errors) > 3 else ""), errors=errors)
+    raise invalid([_field(found) for found in e.errors()])
 
 
 def _field(found: Mapping[str, Any]) -> dict[str, str]:

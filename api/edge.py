@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from planner.api.errors import MEDIA_TYPE, Problem, from_store
@@ -25,6 +26,7 @@ __all__ = ["Edge"]
 
 _log = logging.getLogger("planner.service")
 
+GONE: Final = 499  # logged and counted where the client went away before its request was there
 SMALL_BODY: Final = 64 * 2**10  # of requests that carry no model
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 NOTHING: Final = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
@@ -63,6 +65,8 @@ class Edge:
         from a page of another site."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        if _host_of(f"http://{host}") != host:
+            raise Problem("bad-request", f"Host {host[:100]!r} is no host")
         if self.settings.names:
             known: tuple[str, ...] = (*self.settings.names, *_LOOPBACK)
         else:
@@ -73,10 +77,18 @@ class Edge:
         if method not in _UNSAFE:
             return
         origin = headers.get(b"origin")
-        if origin is not None and urlsplit(origin.decode("latin-1")).netloc.lower() != host:
+        if origin is not None and _host_of(origin.decode("latin-1")) != host:
             raise Problem("origin-forbidden", f"Origin {origin.decode('latin-1')[:100]!r} is not this service's")
         if headers.get(b"sec-fetch-site", b"same-origin") not in (b"same-origin", b"none"):
             raise Problem("origin-forbidden", "Sec-Fetch-Site says that the request comes from another site")
+
+
+def _host_of(origin: str) -> str | None:
+    """None where it is no address at all."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 class _Exchange:
@@ -113,6 +125,8 @@ class _Exchange:
             if self.method == "HEAD":
                 scope = self.scope_seen = {**scope, "method": "GET"}
             await self.edge.app(scope, limited(self.receive, limit), self._send)
+        except ClientDisconnect:  # nobody is there to be answered
+            self.status = self.status or GONE
         except Exception as e:
             problem = self._problem(e)
             if problem.status >= 500 and not isinstance(e, Problem):

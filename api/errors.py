@@ -24,9 +24,23 @@ from planner.api.jobs.errors import (
 from planner.api.jobs.problems import PROBLEMS as WORK
 from planner.api.jobs.problems import URN
 
-__all__ = ["MEDIA_TYPE", "PROBLEMS", "Problem", "ProblemType", "from_store", "from_work", "of_status", "type_of"]
+__all__ = [
+    "MEDIA_TYPE",
+    "MOST_ERRORS",
+    "PROBLEMS",
+    "Problem",
+    "ProblemType",
+    "from_store",
+    "from_work",
+    "invalid",
+    "of_status",
+    "type_of",
+]
 
 MEDIA_TYPE: Final = "application/problem+json"
+MOST_ERRORS: Final = 20  # fields that a problem lists; of more only the number is given, as thousands may be wrong
+MOST_DETAIL: Final = 4000  # characters of a detail, which may repeat what was sent
+MOST_FIELD: Final = 500  # and of what is wrong with one field
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +107,19 @@ PROBLEMS: Final[Mapping[str, ProblemType]] = {
 }
 
 
+def clipped(text: str, most: int) -> str:
+    """The text, or its beginning where it is longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def invalid(errors: Sequence[Mapping[str, str]]) -> Problem:
+    """Problem `validation` for these fields; its detail has the first three, and says how many are not listed."""
+    message = "; ".join(f"{e['name']}: {clipped(e['detail'], MOST_FIELD)}" for e in errors[:3])
+    unlisted = len(errors) - MOST_ERRORS
+    more = f"; {unlisted} more are not listed" if unlisted > 0 else "; …" if len(errors) > 3 else ""
+    return Problem("validation", message + more, errors=errors)
+
+
 @dataclass(frozen=True, slots=True)
 class _Fields:
     name: str
@@ -115,7 +142,8 @@ class Problem(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
-        self.fields = _Fields(name, detail, errors, more or {}, headers or {})
+        listed = [{k: clipped(v, MOST_FIELD) for k, v in e.items()} for e in errors[:MOST_ERRORS]]
+        self.fields = _Fields(name, clipped(detail, MOST_DETAIL), listed, more or {}, headers or {})
         self.kind = PROBLEMS[name]
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, Final, Literal
@@ -26,6 +27,8 @@ __all__ = ["router"]
 
 
 router = APIRouter(tags=["jobs"])
+
+_EVENT_ID = re.compile("[0-9]{1,18}")
 
 STREAMS = 100  # event streams of one tenant
 BATCH = 500  # events read at a time
@@ -141,8 +144,7 @@ async def get_events(
     service = service_of(request)
     job = service.store.job(tenant, job_id)
     # Whoever has a clock that runs backwards, or something that is no number, gets all events again.
-    after = int(last_event_id) if last_event_id and last_event_id.isascii() and last_event_id.isdigit() else 0
-    after = min(after, 2**62)
+    after = int(last_event_id) if last_event_id and _EVENT_ID.fullmatch(last_event_id) else 0
     if after and not service.store.events(tenant, job_id, after - 1, 1):
         after = 0  # no event of this job: nothing would ever come behind it
     if job.ended and not service.store.events(tenant, job_id, after, 1):
