@@ -53,7 +53,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         signer=Signer(own_secret(settings.data)),
     )
     app.state.service = service
-    app.state.packed = Packed()
+    app.state.packed = Packed(settings.data)
     app.add_exception_handler(HTTPException, _bare)
     app.add_exception_handler(RequestValidationError, _malformed)
     mounted = routers()

@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from planner.api.bodies import IN_MEMORY, Content, Filed, Held
 from planner.api.errors import Problem, from_work
 from planner.api.jobs.blobs import Blob
 from planner.api.jobs.errors import BlobDamaged, BlobMissing
@@ -32,7 +33,6 @@ __all__ = ["PATIENCE", "Service", "preferred_wait", "service_of"]
 
 PATIENCE: Final = 20.0  # seconds that a request for an artifact waits for it unless it says otherwise
 WAITS: Final = 100  # requests of one tenant that wait at a time: each looks when anything changes; more are told to ask
-_BIG: Final = 256 * 2**10  # bytes above which a blob is read beside the event loop
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})\"?", re.IGNORECASE)
 
 
@@ -49,6 +49,7 @@ class Service:
     signer: Signer
     streams: Counter[str] = field(default_factory=Counter)  # event streams open, by tenant
     waiting: Counter[str] = field(default_factory=Counter)  # requests that wait, by tenant
+    opening: dict[str, asyncio.Task[Content]] = field(default_factory=dict)  # blobs, by digest
 
     async def finished_job(self, job: JobRecord, seconds: float) -> JobRecord:
         """The job once it has ended, or as it is when the seconds are over, or too many of the tenant wait already."""
@@ -98,10 +99,10 @@ class Service:
             headers=response_headers,
         )
 
-    async def content(self, blob: Blob, tenant: str) -> bytes:
+    async def content(self, blob: Blob, tenant: str) -> Content:
         """The blob's bytes; one that is damaged is made again."""
         try:
-            return await self._read(blob)
+            return await self._open(blob)
         except (BlobDamaged, BlobMissing):
             state = await run_in_threadpool(self.store.recover, blob.digest, tenant)
             if state is None:
@@ -110,12 +111,21 @@ class Service:
             if not state.ended:
                 message = "its file was damaged, and it is being computed again"
                 raise Problem("unavailable", message, headers={"Retry-After": "5"}) from None
-            return await self._read(blob)
+            return await self._open(blob)
 
-    async def _read(self, blob: Blob) -> bytes:
-        if blob.size > _BIG:
-            return await asyncio.to_thread(self.store.blobs.read, blob.digest)
-        return self.store.blobs.read(blob.digest)
+    async def _open(self, blob: Blob) -> Content:
+        """Large ones are compared with their digest once for all who ask meanwhile."""
+        if blob.size <= IN_MEMORY:
+            return Held(self.store.blobs.read(blob.digest))
+        task = self.opening.get(blob.digest)
+        if task is None:
+            task = self.opening[blob.digest] = asyncio.create_task(asyncio.to_thread(self._filed, blob))
+            task.add_done_callback(lambda _: self.opening.pop(blob.digest))
+        return await asyncio.shield(task)
+
+    def _filed(self, blob: Blob) -> Content:
+        with self.store.blobs.open(blob.digest) as file:
+            return Filed(file)
 
 
 def service_of(request: Request) -> Service:

@@ -109,6 +109,28 @@ class Blobs:
             raise BlobDamaged(f"blob {digest}: its file has other content, and was removed")
         return content
 
+    def open(self, digest: str) -> IO[bytes]:
+        """The file at its beginning, once all of it was compared with the digest.  BlobMissing, BlobDamaged."""
+        path = self.path(digest)
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            raise BlobMissing(f"blob {digest}: there is none; it was removed, or never kept") from None
+        except OSError as e:
+            raise BlobDamaged(f"blob {digest}: cannot be read ({e.strerror})") from e
+        try:
+            whole = hashlib.file_digest(file, "sha256").hexdigest() == digest
+        except OSError as e:
+            file.close()
+            raise BlobDamaged(f"blob {digest}: cannot be read ({e.strerror})") from e
+        if not whole:
+            file.close()
+            with contextlib.suppress(OSError):
+                path.unlink()  # so that the same content can be kept again
+            raise BlobDamaged(f"blob {digest}: its file has other content, and was removed")
+        file.seek(0)
+        return file
+
     def __contains__(self, digest: object) -> bool:
         return isinstance(digest, str) and _is_digest(digest) and self.path(digest).is_file()
 

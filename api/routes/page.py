@@ -40,10 +40,13 @@ async def _file(request: Request, name: str) -> Response:
     if path is None:
         raise Problem("not-found", f"there is no file {name[:100]!r}")
     headers = {"content-security-policy": page_policy(), "cache-control": "no-cache", "vary": "Accept-Encoding"}
+    return await constant(request, _content(path), _TYPES[path.suffix], headers)
+
+
+@cache
+def _content(path: Path) -> bytes:
     content = path.read_bytes()
-    if path.suffix == ".html":
-        content = with_fields(content.decode()).encode()
-    return await constant(request, content, _TYPES[path.suffix], headers)
+    return with_fields(content.decode()).encode() if path.suffix == ".html" else content
 
 
 @router.get("/")
