@@ -75,6 +75,7 @@ async def _tenant(request: Request) -> str:
     tenant = tenant_of(request, service)
     request.state.tenant = tenant
     within_rate(request, service, tenant)
+    service.enter(request, tenant)
     return tenant
 
 

@@ -114,6 +114,8 @@ class _Exchange:
             await self._answer()
         finally:
             metrics.open.dec()
+            if (leave := self.state.get("leave")) is not None:
+                leave()
             self._note()
 
     async def _answer(self) -> None:

@@ -84,7 +84,7 @@ PROBLEMS: Final[Mapping[str, ProblemType]] = {
     ),
     "method-not-allowed": ProblemType(405, "The method does not apply", "`Allow` lists those that do."),
     "not-acceptable": ProblemType(406, "No representation is acceptable", "`Accept` names none of those on offer."),
-    "body-timeout": ProblemType(408, "The request did not arrive", "Nothing of it came for too long."),
+    "body-timeout": ProblemType(408, "The request did not arrive", "Nothing of it came for too long, or too little."),
     "precondition-failed": ProblemType(412, "The precondition does not hold", "`If-Match` names another version."),
     "too-large": ProblemType(413, "The body is too large", "`limit_bytes` is the most that is taken."),
     "unsupported-media-type": ProblemType(415, "The body's type is not taken", "`expected` lists those that are."),

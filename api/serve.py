@@ -104,7 +104,7 @@ def _serve(settings: Settings, store: Store, listening: socket.socket) -> int:
 
     config = uvicorn.Config(
         app,
-        http=Wire,
+        http=Wire.of(settings.stall, settings.connections),
         log_config=None,
         access_log=False,  # the edge writes one line a request
         server_header=False,

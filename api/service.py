@@ -49,7 +49,21 @@ class Service:
     signer: Signer
     streams: Counter[str] = field(default_factory=Counter)  # event streams open, by tenant
     waiting: Counter[str] = field(default_factory=Counter)  # requests that wait, by tenant
+    open: Counter[str] = field(default_factory=Counter)  # requests being answered, by tenant
     opening: dict[str, asyncio.Task[Content]] = field(default_factory=dict)  # blobs, by digest
+
+    def enter(self, request: Request, tenant: str) -> None:
+        """Counts a request of the tenant until it is answered.  Problem where too many are being answered."""
+        if self.open[tenant] >= self.settings.open_requests:
+            message = f"{self.open[tenant]} requests are being answered already; wait for some"
+            raise Problem("rate-limited", message, headers={"Retry-After": "1"})
+        self.open[tenant] += 1
+        request.state.leave = lambda: self._leave(tenant)
+
+    def _leave(self, tenant: str) -> None:
+        self.open[tenant] -= 1
+        if not self.open[tenant]:
+            del self.open[tenant]
 
     async def finished_job(self, job: JobRecord, seconds: float) -> JobRecord:
         """The job once it has ended, or as it is when the seconds are over, or too many of the tenant wait already."""

@@ -120,6 +120,15 @@ class Settings:
         default=3600.0,
         metadata=_setting(_positive("seconds"), "after which an event stream ends, to be taken up again", "S"),
     )
+    stall: float = field(
+        default=30.0, metadata=_setting(_positive("seconds"), "after which a reader that takes nothing is cut off", "S")
+    )
+    connections: int = field(
+        default=2000, metadata=_setting(_count(0), "open connections of one address; 0: any number", "N")
+    )
+    open_requests: int = field(
+        default=1000, metadata=_setting(_count(1), "requests of one tenant that are answered at a time", "N")
+    )
     names: tuple[str, ...] = field(
         default=(), metadata=_setting(_names, "host names that requests may be addressed to", "HOST,…")
     )

@@ -171,6 +171,39 @@ def test_a_body_that_stops_coming_is_given_up() -> None:
         asyncio.run(limited(never, 100, silence=0.01)())
 
 
+def test_a_body_that_trickles_is_given_up_and_a_steady_one_is_not() -> None:
+    now = 0.0
+
+    def trickle(pause: float, size: int) -> Any:
+        async def receive() -> Any:
+            nonlocal now
+            now += pause
+            if now > 100_000:
+                await asyncio.sleep(60)
+            return {"type": "http.request", "body": b"x" * size, "more_body": True}
+
+        return limited(receive, 10**9, silence=30.0, slowest=1000.0, clock=lambda: now)
+
+    async def take(receive: Any, times: int) -> None:
+        for _ in range(times):
+            await receive()
+
+    with pytest.raises(Problem, match=r"4 bytes of the body came in .* expected 1000 a second"):
+        asyncio.run(take(trickle(10.0, 1), 10))
+    now = 0.0
+    asyncio.run(take(trickle(10.0, 10_000), 1000))
+
+
+def test_so_many_requests_of_a_tenant_are_answered_at_a_time(tmp_path: Path) -> None:
+    with serving(tmp_path, open_requests=1) as s:
+        assert s.client.get("/v1/jobs").status_code == 200
+        s.client.app.state.service.open["local"] += 1  # type: ignore[attr-defined]
+        _is_problem(s.client.get("/v1/jobs"), 429, "rate-limited")
+        assert s.client.get("/healthz").status_code == 200
+        s.client.app.state.service.open["local"] -= 1  # type: ignore[attr-defined]
+        assert s.client.get("/v1/jobs").status_code == 200
+
+
 def test_who_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
     with serving(tmp_path, rate=0.5) as s:
         first = s.client.get("/v1/jobs")
