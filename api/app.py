@@ -17,6 +17,7 @@ from planner.api.jobs.store import Store
 from planner.api.limits import Buckets
 from planner.api.observe import Metrics
 from planner.api.pages import Signer, own_secret
+from planner.api.quota import Quotas
 from planner.api.respond import Packed
 from planner.api.routes import routers
 from planner.api.service import Service
@@ -51,6 +52,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         metrics=Metrics(),
         buckets=Buckets(settings.rate),
         signer=Signer(own_secret(settings.data)),
+        quotas=Quotas(settings.tenant_quota, job_store.used_bytes),
     )
     app.state.service = service
     app.state.packed = Packed(settings.data)

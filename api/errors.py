@@ -15,6 +15,7 @@ from planner.api.jobs.errors import (
     BlobDamaged,
     BlobMissing,
     IdempotencyConflict,
+    JobUnfinished,
     NotFound,
     QueueFull,
     StoreBusy,
@@ -79,12 +80,18 @@ PROBLEMS: Final[Mapping[str, ProblemType]] = {
     "origin-forbidden": ProblemType(
         403, "The request comes from another site", "Its `Origin` or `Sec-Fetch-Site` is not that of this service."
     ),
+    "quota-exceeded": ProblemType(
+        403,
+        "The tenant's quota is used up",
+        "`used_bytes` and `requested_bytes` are more than `limit_bytes`; remove jobs and plans that are not needed.",
+    ),
     "not-found": ProblemType(
         404, "There is no such thing", "It does not exist, was removed, or is not visible with this key."
     ),
     "method-not-allowed": ProblemType(405, "The method does not apply", "`Allow` lists those that do."),
     "not-acceptable": ProblemType(406, "No representation is acceptable", "`Accept` names none of those on offer."),
     "body-timeout": ProblemType(408, "The request did not arrive", "Nothing of it came for too long, or too little."),
+    "job-unfinished": ProblemType(409, "The job has not ended", "Cancel it first."),
     "precondition-failed": ProblemType(412, "The precondition does not hold", "`If-Match` names another version."),
     "too-large": ProblemType(413, "The body is too large", "`limit_bytes` is the most that is taken."),
     "unsupported-media-type": ProblemType(415, "The body's type is not taken", "`expected` lists those that are."),
@@ -178,6 +185,7 @@ def from_store(error: StoreError) -> Problem:
     names: tuple[tuple[type[StoreError], str, str], ...] = (
         (NotFound, "not-found", ""),
         (IdempotencyConflict, "idempotency-key-reused", ""),
+        (JobUnfinished, "job-unfinished", ""),
         (QueueFull, "queue-full", "5"),
         (StoreFull, "storage-full", "60"),
         (StoreBusy, "unavailable", "1"),

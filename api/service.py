@@ -24,6 +24,7 @@ from planner.api.jobs.tasks import Task
 from planner.api.limits import Buckets
 from planner.api.observe import Metrics
 from planner.api.pages import Signer
+from planner.api.quota import Quotas
 from planner.api.respond import represent
 from planner.api.security import FRAMED, hashed_page
 from planner.api.settings import Settings
@@ -47,9 +48,11 @@ class Service:
     metrics: Metrics
     buckets: Buckets
     signer: Signer
+    quotas: Quotas
     streams: Counter[str] = field(default_factory=Counter)  # event streams open, by tenant
     waiting: Counter[str] = field(default_factory=Counter)  # requests that wait, by tenant
     open: Counter[str] = field(default_factory=Counter)  # requests being answered, by tenant
+    arriving: Counter[str] = field(default_factory=Counter)  # digests that a request of this moment makes blobs of
     opening: dict[str, asyncio.Task[Content]] = field(default_factory=dict)  # blobs, by digest
 
     def enter(self, request: Request, tenant: str) -> None:

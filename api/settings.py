@@ -33,6 +33,10 @@ def _bytes(text: str) -> int:
         raise ValueError(str(e)) from e
 
 
+def _quota(text: str) -> int:
+    return 0 if text.strip() == "0" else _bytes(text)
+
+
 def _number(text: str) -> float:
     try:
         return float(text)
@@ -109,6 +113,13 @@ class Settings:
         default=200.0, metadata=_setting(_rate, "requests per second and tenant, bursts of twice as many; 0: all", "R")
     )
     queue: int = field(default=100, metadata=_setting(_count(1), "unfinished jobs of one tenant", "N"))
+    tenant_quota: int = field(
+        default=0, metadata=_setting(_quota, "bytes of one tenant's jobs and plans; 0: any number", "SIZE")
+    )
+    failed_retention: float = field(
+        default=1.0,
+        metadata=_setting(_positive("days"), "days until what failed and cancelled jobs brought is removed", "DAYS"),
+    )
     retention: float = field(
         default=30.0, metadata=_setting(_positive("days"), "days until a finished job is removed", "DAYS")
     )
@@ -159,7 +170,7 @@ def _default(f: Field[Any]) -> str:
     if isinstance(value, bool):
         value = "yes" if value else "no"
     elif f.metadata["metavar"] == "SIZE":
-        value = f"{value // 2**20} MiB" if value < 2**30 else f"{value // 2**30} GiB"
+        value = "0" if not value else f"{value // 2**20} MiB" if value < 2**30 else f"{value // 2**30} GiB"
     elif isinstance(value, float):
         value = f"{value:g}"
     return f"; default: {value}"

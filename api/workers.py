@@ -64,6 +64,7 @@ class Workers:
             "child-cpu": s.child_cpu,
             "child-wall": s.child_wall,
             "retention-days": s.retention,
+            "failed-retention-days": s.failed_retention,
             "parent": os.getpid(),  # the worker ends soon after this process, also when that is killed
         }
         options = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]

@@ -131,6 +131,12 @@ class Blobs:
         file.seek(0)
         return file
 
+    def remove(self, digest: str, keep: Callable[[str], bool]) -> None:
+        """A blob that is not to `keep`, where it is there; writers wait meanwhile, as of `purge`."""
+        with self._holding(fcntl.LOCK_EX), contextlib.suppress(FileNotFoundError):
+            if not keep(digest):
+                self.path(digest).unlink()
+
     def __contains__(self, digest: object) -> bool:
         return isinstance(digest, str) and _is_digest(digest) and self.path(digest).is_file()
 

@@ -24,9 +24,11 @@ class Purged:
     bytes: int
 
 
-def purge(database: Database, blobs: Blobs, retention_s: float, *, young_s: float = YOUNG) -> Purged:
+def purge(
+    database: Database, blobs: Blobs, retention_s: float, failed_s: float | None = None, *, young_s: float = YOUNG
+) -> Purged:
     """`retention_s`: seconds since a job ended, a plan was made (while a job has it, it stays), or a
-    result was last asked for."""
+    result was last asked for.  `failed_s`: as of `Store.purge`."""
     before = time.time() - retention_s
     jobs = _rows(
         database,
@@ -48,6 +50,14 @@ def purge(database: Database, blobs: Blobs, retention_s: float, *, young_s: floa
         " AND NOT EXISTS (SELECT 1 FROM plans p WHERE p.task = t.id) LIMIT :batch)",
         before,
     )
+    if failed_s is not None:
+        _rows(
+            database,
+            "DELETE FROM files WHERE task IN (SELECT t.id FROM tasks t WHERE t.status IN ('failed', 'cancelled')"
+            " AND t.finished_at < :before AND t.plan IS NULL"
+            " AND EXISTS (SELECT 1 FROM files f WHERE f.task = t.id) LIMIT :batch)",
+            time.time() - failed_s,
+        )
     with database.write(durable=False) as db:
         db.execute("DELETE FROM workers WHERE seen_at < ?", (before,))
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from planner.api.jobs.blobs import Blobs
 from planner.api.jobs.database import Database
-from planner.api.jobs.errors import BlobMissing, IdempotencyConflict, NotFound, QueueFull
+from planner.api.jobs.errors import BlobMissing, IdempotencyConflict, JobUnfinished, NotFound, QueueFull
 from planner.api.jobs.keys import Keys
 from planner.api.jobs.leases import Leases, end_task, give_plan
 from planner.api.jobs.purge import Purged, purge
 from planner.api.jobs.records import ENDED, Event, JobRecord, Plan, Submitted, TaskState
 from planner.api.jobs.rows import JOB, STATUS, add_event, event_of, files_of, job_of, plan_of, state_of, ticket
 from planner.api.jobs.tasks import Task
+from planner.api.jobs.usage import discard, used_bytes
 
 __all__ = ["Store"]
 
@@ -76,6 +78,35 @@ class Store:
             if row["plan"] is not None:
                 give_plan(db, tenant, name, row["id"], row["plan"], now)
             return Submitted(_job(db, tenant, job), created=True)
+
+    def expect_room(self, tenant: str, task: Task | None = None, idempotency: str | None = None) -> bool:
+        """Whether `submit` would add nothing that the tenant has not; QueueFull where it would refuse.  Without a task:
+        of one that nobody has begun.  Writes nothing."""
+        now = time.time()
+        with self.database.read() as db:
+            known = "SELECT 1 FROM jobs WHERE tenant = ? AND idempotency = ?"
+            if idempotency is not None and db.execute(known, (tenant, idempotency)).fetchone():
+                return True
+            row = None if task is None else _current(db, task.key)
+            begun = row is not None and self._stands(db, row, now)
+            if row is None or not begun or (row["status"] == "queued" and not _waits(db, tenant, row)):
+                self._have_room(db, tenant)
+            return False
+
+    def used_bytes(self, tenant: str, beside: Collection[str] = ()) -> int:
+        """Of the blobs that the tenant's jobs and plans refer to, each once, without those of the digests `beside`."""
+        return used_bytes(self.database, tenant, beside)
+
+    def discard(self, digest: str, wanted: Callable[[str], bool]) -> None:
+        """Removes a blob that no task names, and that is not `wanted` by a request that has not named it yet."""
+        discard(self.database, self.blobs, digest, wanted)
+
+    def forget_job(self, tenant: str, job: str) -> None:
+        """The tenant has the job no more; its plan stays until that is forgotten, too.  NotFound, JobUnfinished."""
+        with self.database.write() as db:
+            if not _job(db, tenant, job).ended:
+                raise JobUnfinished(f"job {job} has not ended; cancel it first")
+            db.execute("DELETE FROM jobs WHERE id = ?", (job,))
 
     def answered(self, tenant: str, task: Task) -> JobRecord | None:
         """The tenant's latest job on this task where that has succeeded and all of its result is there: an equal
@@ -243,9 +274,10 @@ class Store:
         workers = self.leases.workers()
         return out | {"workers": len(workers), "slots": sum(workers.values())}
 
-    def purge(self, retention_s: float) -> Purged:
-        """Removes jobs, plans and results that ended or were used longer ago, and blobs that nothing names."""
-        return purge(self.database, self.blobs, retention_s)
+    def purge(self, retention_s: float, failed_s: float | None = None) -> Purged:
+        """Removes jobs, plans and results that ended or were used longer ago, and blobs that nothing names; `failed_s`:
+        seconds after which that is so of what a task that failed or was cancelled without a plan refers to."""
+        return purge(self.database, self.blobs, retention_s, failed_s)
 
     # Inside
 
@@ -282,13 +314,9 @@ class Store:
             add_event(db, made, "queued", {}, now)
         else:
             db.execute("UPDATE tasks SET used_at = ? WHERE id = ?", (now, row["id"]))
-            waits = (row["lane"], tenant, row["id"])
-            if (
-                row["status"] == "queued"
-                and not db.execute("SELECT 1 FROM queue WHERE lane = ? AND tenant = ? AND task = ?", waits).fetchone()
-            ):
+            if row["status"] == "queued" and not _waits(db, tenant, row):
                 self._have_room(db, tenant)
-                db.execute("INSERT INTO queue VALUES (?, ?, ?, 0)", waits)
+                db.execute("INSERT INTO queue VALUES (?, ?, ?, 0)", (row["lane"], tenant, row["id"]))
         found = _current(db, task.key)
         assert found is not None
         return found
@@ -308,6 +336,12 @@ FROM plans p JOIN tasks t ON t.id = p.task
 def _current(db: sqlite3.Connection, key: str) -> sqlite3.Row | None:
     row: sqlite3.Row | None = db.execute("SELECT * FROM tasks WHERE key = ? AND current", (key,)).fetchone()
     return row
+
+
+def _waits(db: sqlite3.Connection, tenant: str, row: sqlite3.Row) -> bool:
+    """Whether the task stands in the tenant's queue."""
+    place = (row["lane"], tenant, row["id"])
+    return db.execute("SELECT 1 FROM queue WHERE lane = ? AND tenant = ? AND task = ?", place).fetchone() is not None
 
 
 def _job(db: sqlite3.Connection, tenant: str, job: str) -> JobRecord:

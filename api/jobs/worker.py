@@ -64,6 +64,7 @@ class Worker:
     retention_s: float | None = None
     parent: int | None = None
     entry: Entry = main
+    failed_s: float | None = None
 
     def __post_init__(self) -> None:
         self.name = f"{os.uname().nodename[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -205,11 +206,11 @@ class Worker:
         if self.retention_s is None or time.monotonic() < self._purged + PURGE_S:
             return
         self._purged = time.monotonic()
-        retention = self.retention_s
+        retention, failed = self.retention_s, self.failed_s
 
         def purge() -> None:
             try:
-                log.info("purged %s", self.store.purge(retention))
+                log.info("purged %s", self.store.purge(retention, failed))
             except (StoreError, OSError) as e:
                 log.error("purging: %s", e)
 
@@ -245,18 +246,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--retention-days", type=float, metavar="D", help="days after which results are removed; default: never"
     )
+    parser.add_argument(
+        "--failed-retention-days",
+        type=float,
+        metavar="D",
+        help="days after which what failed and cancelled jobs brought is removed; default: as --retention-days",
+    )
     parser.add_argument("--parent", type=int, metavar="PID", help="end when the process that started this has ended")
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.retention_days is not None and not options.retention_days > 0:
-        raise UsageError(f"--retention-days {options.retention_days:g}: expected a number above zero")
+    for name in ("retention_days", "failed_retention_days"):
+        days = getattr(options, name)
+        if days is not None and not days > 0:
+            raise UsageError(f"--{name.replace('_', '-')} {days:g}: expected a number above zero")
     log_to()
     limits = Limits(memory_bytes=options.child_memory, cpu_s=options.child_cpu, wall_s=float(options.child_wall))
     retention = None if options.retention_days is None else options.retention_days * 86400.0
     try:
         store = Store((options.data or settings_of(argparse.Namespace()).data).resolve())
-        worker = Worker(store, options.slots, limits, retention, options.parent)
+        failed = None if options.failed_retention_days is None else options.failed_retention_days * 86400.0
+        worker = Worker(store, options.slots, limits, retention, options.parent, failed_s=failed)
 
         def stop(_number: int, _frame: object) -> None:
             worker.stopping = True

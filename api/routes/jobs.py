@@ -95,6 +95,25 @@ async def get_job(request: Request, tenant: Tenant, job_id: JobId, prefer: Prefe
     return await _waited(request, service, service.store.job(tenant, job_id))
 
 
+@router.delete(
+    "/v1/jobs/{job_id}",
+    operation_id="forgetJob",
+    summary="Forget a job that has ended",
+    status_code=204,
+    response_class=Response,
+    responses={
+        204: {"description": "It is gone"},
+        **problems("origin-forbidden", "not-found", "job-unfinished", "validation", "storage-full"),
+    },
+)
+async def forget_job(request: Request, tenant: Tenant, job_id: JobId) -> Response:
+    """Its plan stays until that is forgotten, too."""
+    service = service_of(request)
+    await run_in_threadpool(service.store.forget_job, tenant, job_id)
+    service.quotas.forget(tenant)
+    return Response(status_code=204)
+
+
 @router.post(
     "/v1/jobs/{job_id}:cancel",
     operation_id="cancelJob",
