@@ -33,7 +33,7 @@ from planner.api.watch import Changes
 __all__ = ["PATIENCE", "Service", "preferred_wait", "service_of"]
 
 PATIENCE: Final = 20.0  # seconds that a request for an artifact waits for it unless it says otherwise
-WAITS: Final = 100  # requests of one tenant that wait at a time: each looks when anything changes; more are told to ask
+WAITS: Final = 100  # requests of one tenant that wait at a time; more are answered at once
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})\"?", re.IGNORECASE)
 
 
@@ -50,6 +50,7 @@ class Service:
     signer: Signer
     quotas: Quotas
     streams: Counter[str] = field(default_factory=Counter)  # event streams open, by tenant
+    shown: dict[str, tuple[float, str | None]] = field(default_factory=dict, repr=False)  # credentials of streams: whose
     waiting: Counter[str] = field(default_factory=Counter)  # requests that wait, by tenant
     open: Counter[str] = field(default_factory=Counter)  # requests being answered, by tenant
     arriving: Counter[str] = field(default_factory=Counter)  # digests that a request of this moment makes blobs of
@@ -82,9 +83,11 @@ class Service:
         until = time.monotonic() + min(seconds, self.settings.most_wait)
         self.waiting[tenant] += 1
         try:
-            while not found.ended and (left := until - time.monotonic()) > 0 and not self.changes.stopping:
-                await self.changes.wait(left)
+            with self.changes.watch(found.id if isinstance(found, TaskState) else found.task) as watch:
                 found = again()
+                while not found.ended and (left := until - time.monotonic()) > 0 and not self.changes.stopping:
+                    await watch.wait(left)
+                    found = again()
         finally:
             self.waiting[tenant] -= 1
             if not self.waiting[tenant]:

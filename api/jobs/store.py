@@ -253,6 +253,17 @@ class Store:
         """Differs once anything was written by anyone: cheap to ask while waiting."""
         return self.database.version()
 
+    def stamps(self, tasks: Collection[int]) -> dict[int, tuple[Any, ...]]:
+        """Of each task that is there, what differs once its state, its events, or the jobs on it have changed."""
+        with self.database.read() as db:
+            rows = db.execute(
+                "SELECT t.id, t.status, t.cancel, (SELECT MAX(seq) FROM events e WHERE e.task = t.id),"
+                " (SELECT COUNT(j.left_at) FROM jobs j WHERE j.task = t.id)"
+                " FROM tasks t WHERE t.id IN (SELECT value FROM json_each(?))",
+                (json.dumps(list(tasks)),),
+            )
+            return {row[0]: tuple(row[1:]) for row in rows}
+
     def counts(self) -> dict[str, Any]:
         """For metrics: `tasks` by status, `jobs` queued, running and ended, `oldest_s` waiting, `workers` that are
         ready, and their `slots`."""

@@ -32,7 +32,7 @@ _EVENT_ID = re.compile("[0-9]{1,18}")
 
 STREAMS = 100  # event streams of one tenant
 BATCH = 500  # events read at a time
-KEY_S = 1.0  # between two looks whether the key of a stream stands still
+KEY_S = 0.5  # between two looks whether the key of a stream stands still, which streams of a key share
 EVENT: Final = {
     "type": "object",
     "properties": {
@@ -175,20 +175,27 @@ async def get_events(
     if request.state.method == "HEAD":
         return Response(media_type="text/event-stream", headers=headers)
     request.state.stream = True
-    body = _stream(service, tenant, job_id, after, lambda: _may_go_on(request, service, tenant))
+    body = _stream(service, tenant, job_id, job.task, after, lambda: _may_go_on(request, service, tenant))
     return StreamingResponse(body, media_type="text/event-stream", headers=headers)
 
 
 def _may_go_on(request: Request, service: Service, tenant: str) -> bool:
-    """Whether the key or session stands still."""
-    try:
-        return tenant_of(request, service) == tenant
-    except Problem:
-        return False
+    """Whether the key or session stands still: looked at once for all streams that were opened by it."""
+    shown = f"{request.headers.get('authorization')} {request.headers.get('cookie')}"
+    found = service.shown.get(shown)
+    if found is None or time.monotonic() > found[0] + KEY_S:
+        try:
+            holder = tenant_of(request, service)
+        except Problem:
+            holder = None
+        if len(service.shown) >= STREAMS * 100:
+            service.shown.clear()
+        found = service.shown[shown] = time.monotonic(), holder
+    return found[1] == tenant
 
 
 async def _stream(
-    service: Service, tenant: str, job: str, after: int, may_go_on: Callable[[], bool]
+    service: Service, tenant: str, job: str, task: int, after: int, may_go_on: Callable[[], bool]
 ) -> AsyncIterator[bytes]:
     """Ends after the last event, when the server stops, the key is revoked or after long: clients come back with
     `Last-Event-ID`."""
@@ -197,28 +204,26 @@ async def _stream(
     beat = service.settings.heartbeat
     try:
         yield b"retry: 1000\n\n"
-        spoken = time.monotonic()
+        spoken = key_checked = time.monotonic()
         until = spoken + service.settings.longest_stream
-        key_checked = spoken
-        while not service.changes.stopping and time.monotonic() < until:
-            if time.monotonic() > key_checked + KEY_S:
-                if not may_go_on():
-                    return
-                key_checked = time.monotonic()
-            found = service.store.events(tenant, job, after, BATCH)
-            if found:
-                after, spoken = found[-1].seq, time.monotonic()
-                yield b"".join(_text(e.seq, e.type, {"at": moment(e.at), **e.data}) for e in found)
-                if found[-1].last:
-                    return
-                continue
-            left = spoken + beat - time.monotonic()
-            if left <= 0:
-                spoken = time.monotonic()
-                yield b": still here\n\n"
-                continue
-            now = time.monotonic()
-            await service.changes.wait(max(0.0, min(left, until - now, key_checked + KEY_S - now)))
+        with service.changes.watch(task) as watch:
+            changed = True
+            while not service.changes.stopping and (now := time.monotonic()) < until:
+                if now > key_checked + KEY_S:
+                    if not may_go_on():
+                        return
+                    key_checked = now
+                found = service.store.events(tenant, job, after, BATCH) if changed else []
+                if found:
+                    after, spoken = found[-1].seq, now
+                    yield b"".join(_text(e.seq, e.type, {"at": moment(e.at), **e.data}) for e in found)
+                    if found[-1].last:
+                        return
+                    continue
+                if now >= spoken + beat:
+                    spoken = now
+                    yield b": still here\n\n"
+                changed = await watch.wait(max(0.0, min(spoken + beat, until, key_checked + KEY_S) - now))
     finally:
         service.metrics.streams.dec()
         service.streams[tenant] -= 1
