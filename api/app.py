@@ -61,7 +61,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     mounted = routers()
     routes = [route for router in mounted for route in router.routes if isinstance(route, APIRoute)]
     uploads = frozenset(route.path for route in routes if takes_model(route))
-    app.add_middleware(Edge, settings=settings, metrics=service.metrics, uploads=uploads)
+    app.add_middleware(Edge, settings=settings, metrics=service.metrics, uploads=uploads, damaged=service.damaged)
     for router in mounted:
         app.include_router(router)
     app.state.allowed = [(route.path_regex, route.path, route.methods) for route in routes]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from planner.api.errors import MEDIA_TYPE, Problem, from_store
-from planner.api.jobs.errors import StoreError
+from planner.api.jobs.errors import StoreDamaged, StoreError
 from planner.api.limits import check_length, limited
 from planner.api.logs import request_id_of
 from planner.api.observe import Metrics
@@ -46,10 +46,17 @@ _UNSAFE: Final = ("POST", "PUT", "PATCH", "DELETE")
 
 class Edge:
     """ASGI middleware, inside the framework's own and outside of everything else.  `uploads`: paths that may be sent a
-    model, and as many bytes as that takes."""
+    model, and as many bytes as that takes; `damaged`: is told of a store that is of no more use."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, uploads: frozenset[str]) -> None:
-        self.app, self.settings, self.metrics, self.uploads = app, settings, metrics, uploads
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        metrics: Metrics,
+        uploads: frozenset[str],
+        damaged: Callable[[StoreDamaged], None],
+    ) -> None:
+        self.app, self.settings, self.metrics, self.uploads, self.damaged = app, settings, metrics, uploads, damaged
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -130,6 +137,8 @@ class _Exchange:
         except ClientDisconnect:  # nobody is there to be answered
             self.status = self.status or GONE
         except Exception as e:
+            if isinstance(e, StoreDamaged):
+                self.edge.damaged(e)
             problem = self._problem(e)
             if problem.status >= 500 and not isinstance(e, Problem):
                 _log.error("fault", exc_info=e, extra={"fields": {"request_id": self.id, "path": self.scope["path"]}})

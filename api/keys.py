@@ -9,6 +9,7 @@ import sys
 import time
 
 from planner.api.jobs.errors import NotFound, StoreError
+from planner.api.jobs.keys import MONITOR
 from planner.api.moments import moment
 from planner.api.settings import add_settings, settings_of
 from planner.errors import InputError, UsageError
@@ -21,8 +22,10 @@ _TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = actions.add_parser("create", help="make a key and print its secret, once")
-    create.add_argument(
-        "--tenant", required=True, metavar="T", help="the tenant that owns the key; tenants do not see each other"
+    owner = create.add_mutually_exclusive_group(required=True)
+    owner.add_argument("--tenant", metavar="T", help="the tenant that owns the key; tenants do not see each other")
+    owner.add_argument(
+        "--metrics", action="store_true", help="the key opens /metrics, which counts all tenants, and nothing else"
     )
     create.add_argument("--name", default="", metavar="N", help="what the key is for")
     listed = actions.add_parser("list", help="list all keys, without their secrets")
@@ -46,13 +49,14 @@ def run(options: argparse.Namespace) -> int:
             )
         keys = Store(data).keys
         if options.action == "create":
-            if not _TENANT.fullmatch(options.tenant) or options.tenant == "local":
+            tenant = MONITOR if options.metrics else options.tenant
+            if not options.metrics and (not _TENANT.fullmatch(tenant) or tenant == "local"):
                 raise UsageError(
                     f"--tenant {options.tenant!r}: expected lower-case letters, digits, '.', '_' and '-', and not "
                     "local, which stands for whoever uses the service without keys"
                 )
-            key, secret = keys.create(options.tenant, options.name)
-            document = {"id": key, "tenant": options.tenant, "name": options.name, "secret": secret}
+            key, secret = keys.create(tenant, options.name)
+            document = {"id": key, "tenant": tenant, "name": options.name, "secret": secret}
             print(json.dumps(document, indent=1) if options.json else f"{secret}\n(key {key}; it is not shown again)")
         elif options.action == "revoke":
             keys.revoke(options.key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from collections import Counter
@@ -15,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from planner.api.bodies import IN_MEMORY, Content, Filed, Held
-from planner.api.errors import Problem, from_work
+from planner.api.errors import Problem, from_store, from_work
 from planner.api.jobs.blobs import Blob
-from planner.api.jobs.errors import BlobDamaged, BlobMissing
+from planner.api.jobs.errors import BlobDamaged, BlobMissing, StoreDamaged, StoreError
 from planner.api.jobs.records import JobRecord, TaskState
 from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import Task
@@ -33,9 +34,11 @@ from planner.api.watch import Changes
 __all__ = ["PATIENCE", "Service", "preferred_wait", "service_of"]
 
 PATIENCE: Final = 20.0  # seconds that a request for an artifact waits for it unless it says otherwise
+PROBED_S: Final = 1.0  # between two looks whether the store can be written to
 WAITS: Final = 100  # requests of one tenant that wait at a time; more are answered at once
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,6})\"?", re.IGNORECASE)
 
+_log = logging.getLogger("planner.service")
 
 Awaited = TypeVar("Awaited", JobRecord, TaskState)
 
@@ -47,10 +50,13 @@ class Service:
     changes: Changes
     metrics: Metrics
     buckets: Buckets
-    signer: Signer
+    signer: Signer = field(repr=False)
     quotas: Quotas
+    damage: StoreDamaged | None = None
+    on_damage: Callable[[], None] = lambda: None
+    probed: tuple[float, Problem | None] = (0.0, None)  # when it was last looked whether the store can be written to
     streams: Counter[str] = field(default_factory=Counter)  # event streams open, by tenant
-    shown: dict[str, tuple[float, str | None]] = field(default_factory=dict, repr=False)  # credentials of streams: whose
+    shown: dict[str, tuple[float, str | None]] = field(default_factory=dict, repr=False)  # holders of credentials
     waiting: Counter[str] = field(default_factory=Counter)  # requests that wait, by tenant
     open: Counter[str] = field(default_factory=Counter)  # requests being answered, by tenant
     arriving: Counter[str] = field(default_factory=Counter)  # digests that a request of this moment makes blobs of
@@ -68,6 +74,26 @@ class Service:
         self.open[tenant] -= 1
         if not self.open[tenant]:
             del self.open[tenant]
+
+    def damaged(self, error: StoreDamaged) -> None:
+        """The store is of no more use: says so once, and has the server end."""
+        if self.damage is None:
+            self.damage = error
+            _log.error("the store is damaged, and the service ends", extra={"fields": {"why": str(error)}})
+            self.on_damage()
+
+    async def expect_writable(self) -> None:
+        """Problem where nothing can be written; looks once a second, however many ask."""
+        if time.monotonic() > self.probed[0] + PROBED_S:
+            self.probed = (time.monotonic(), self.probed[1])
+            try:
+                await run_in_threadpool(self.store.expect_writable)
+                self.probed = (time.monotonic(), None)
+            except StoreError as e:
+                self.probed = (time.monotonic(), from_store(e))
+                _log.error("the store cannot be written to", extra={"fields": {"why": str(e)}})
+        if self.probed[1] is not None:
+            raise self.probed[1]
 
     async def finished_job(self, job: JobRecord, seconds: float) -> JobRecord:
         """The job once it has ended, or as it is when the seconds are over, or too many of the tenant wait already."""

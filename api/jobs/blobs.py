@@ -24,6 +24,7 @@ from planner.files import replace_file
 
 __all__ = ["YOUNG", "Blob", "Blobs", "digest_bytes"]
 
+ROOM = 2**20  # bytes that a folder has room for while it is of use
 YOUNG = 3600.0  # seconds for which a blob needs no row
 
 
@@ -74,6 +75,16 @@ class Blobs:
             return tempfile.NamedTemporaryFile(dir=folder, prefix=".tmp-", delete=False)
         except OSError as e:
             raise _unusable(self.folder, e) from e
+
+    def expect_room(self) -> None:
+        """StoreFull, StoreUnusable: where not even a small file can be written."""
+        with self.spool() as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, ROOM)
+            except OSError as e:
+                raise _unusable(self.folder, e) from e
+            finally:
+                os.unlink(file.name)
 
     def adopt(self, file: IO[bytes], digest: str) -> None:
         """Makes a spooled file, whose content has this digest, a blob without a copy; errors as of `put`."""

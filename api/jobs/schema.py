@@ -12,7 +12,17 @@ from planner.api.jobs.errors import StoreUnusable
 
 __all__ = ["VERSION", "migrate"]
 
-VERSION = 2
+VERSION = 3
+FIRST = 2  # which a new store begins at: its tables are those below
+
+
+def _more(kind: str, column: str = "''") -> str:
+    return f"INSERT INTO counts VALUES ('{kind}' || {column}, 1) ON CONFLICT (what) DO UPDATE SET number = number + 1"
+
+
+def _less(kind: str, column: str = "''") -> str:
+    return f"UPDATE counts SET number = number - 1 WHERE what = '{kind}' || {column}"
+
 
 # From version N to N + 1.  A store that is there is changed, never thrown away: it holds what was accepted.
 _STEPS = {
@@ -20,6 +30,19 @@ _STEPS = {
         "DROP INDEX IF EXISTS tasks_live",
         "CREATE INDEX IF NOT EXISTS tasks_running ON tasks (leased_until) WHERE status = 'running'",
         "CREATE INDEX IF NOT EXISTS tasks_status ON tasks (status, created_at)",
+    ),
+    # Rows are counted as they come and go: counting a million for every look of a monitor would take a second.
+    2: (
+        "CREATE TABLE ended_sessions (hash TEXT PRIMARY KEY, until REAL NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE counts (what TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID",
+        "INSERT INTO counts SELECT 'tasks_' || status, COUNT(*) FROM tasks GROUP BY status",
+        "INSERT INTO counts SELECT 'jobs', COUNT(*) FROM jobs",
+        f"CREATE TRIGGER task_made AFTER INSERT ON tasks BEGIN {_more('tasks_', 'NEW.status')}; END",
+        f"CREATE TRIGGER task_gone AFTER DELETE ON tasks BEGIN {_less('tasks_', 'OLD.status')}; END",
+        "CREATE TRIGGER task_moved AFTER UPDATE OF status ON tasks WHEN OLD.status <> NEW.status"
+        f" BEGIN {_less('tasks_', 'OLD.status')}; {_more('tasks_', 'NEW.status')}; END",
+        f"CREATE TRIGGER job_made AFTER INSERT ON jobs BEGIN {_more('jobs')}; END",
+        f"CREATE TRIGGER job_gone AFTER DELETE ON jobs BEGIN {_less('jobs')}; END",
     ),
 }
 
@@ -90,8 +113,7 @@ def migrate(db: sqlite3.Connection) -> None:
         for statement in _TABLES.split(";\n"):
             if statement.strip():
                 db.execute(statement)
-    else:
-        for version in range(found, VERSION):
-            for statement in _STEPS[version]:
-                db.execute(statement)
+    for version in range(found or FIRST, VERSION):
+        for statement in _STEPS[version]:
+            db.execute(statement)
     db.execute(f"PRAGMA user_version = {VERSION}")

@@ -21,6 +21,7 @@ from planner.api.jobs.leases import Leases, end_task, give_plan
 from planner.api.jobs.purge import Purged, purge
 from planner.api.jobs.records import ENDED, Event, JobRecord, Plan, Submitted, TaskState
 from planner.api.jobs.rows import JOB, STATUS, add_event, event_of, files_of, job_of, plan_of, state_of, ticket
+from planner.api.jobs.sessions import Sessions
 from planner.api.jobs.tasks import Task
 from planner.api.jobs.usage import discard, used_bytes
 
@@ -43,6 +44,7 @@ class Store:
         self.blobs = Blobs(folder / "blobs")
         self.keys = Keys(self.database)
         self.leases = Leases(self.database)
+        self.sessions = Sessions(self.database)
         self._queue = queue
 
     # Jobs
@@ -264,22 +266,24 @@ class Store:
             )
             return {row[0]: tuple(row[1:]) for row in rows}
 
+    def expect_writable(self) -> None:
+        """StoreFull, StoreBusy or StoreUnusable where a request could not be accepted."""
+        self.blobs.expect_room()
+        with self.database.write(durable=False):
+            pass
+
     def counts(self) -> dict[str, Any]:
         """For metrics: `tasks` by status, `jobs` queued, running and ended, `oldest_s` waiting, `workers` that are
-        ready, and their `slots`."""
+        ready, and their `slots`.  Takes as long as there are tasks under way, not as there were."""
         now = time.time()
         with self.database.read() as db:
-            tasks = dict(db.execute("SELECT status, COUNT(*) FROM tasks GROUP BY status").fetchall())
-            live = db.execute(
-                "SELECT t.status, COUNT(*) FROM tasks t JOIN jobs j ON j.task = t.id"
-                " WHERE t.status IN ('queued', 'running') AND j.left_at IS NULL GROUP BY t.status"
-            ).fetchall()
-            every = db.execute("SELECT COUNT(*) FROM jobs").fetchone()[0]
-            oldest = db.execute("SELECT MIN(created_at) FROM tasks WHERE status = 'queued'").fetchone()[0]
+            counted = dict(db.execute("SELECT what, number FROM counts").fetchall())
+            live = db.execute(_LIVE).fetchall()
+            oldest = db.execute(_OLDEST).fetchone()[0]
         jobs = {"queued": 0, "running": 0} | dict(live)
         out: dict[str, Any] = {
-            "tasks": dict.fromkeys(("queued", "running", *sorted(ENDED)), 0) | tasks,
-            "jobs": jobs | {"ended": every - sum(jobs.values())},
+            "tasks": {s: counted.get(f"tasks_{s}", 0) for s in ("queued", "running", *sorted(ENDED))},
+            "jobs": jobs | {"ended": counted.get("jobs", 0) - sum(jobs.values())},
             "oldest_s": 0.0 if oldest is None else max(0.0, now - oldest),
         }
         workers = self.leases.workers()
@@ -338,6 +342,11 @@ class Store:
             raise QueueFull(f"{waiting} requests wait already, and no more than {self._queue} may; try again later")
 
 
+_LIVE = """
+SELECT t.status, COUNT(*) FROM tasks t JOIN jobs j ON j.task = t.id
+WHERE t.status IN ('queued', 'running') AND j.left_at IS NULL GROUP BY t.status
+"""
+_OLDEST = "SELECT MIN(created_at) FROM tasks WHERE status = 'queued'"
 _PLAN = """
 SELECT p.tenant, p.id, p.cursor, p.task, p.name, p.created_at, t.summary, t.options
 FROM plans p JOIN tasks t ON t.id = p.task

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import json
 import logging
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
 
+from planner.api import service as service_module
 from planner.api.errors import PROBLEMS, Problem
 from planner.api.limits import Buckets, limited
 from planner.api.logs import JsonLines
@@ -261,6 +265,52 @@ def test_ready_means_that_a_worker_is_at_work(service: Service) -> None:
     assert service.client.get("/readyz").json()["status"] == "ok"
 
 
+def test_not_ready_means_that_nothing_can_be_written(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        nonlocal looks
+        looks += 1
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    looks = 0
+    monkeypatch.setattr(service_module, "PROBED_S", 0.05)
+    service.store.leases.heartbeat("test", (), slots=1)
+    assert service.client.get("/readyz").status_code == 200
+    time.sleep(0.06)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        answer = service.client.get("/readyz")
+        _is_problem(answer, 507, "storage-full")
+        assert answer.headers["retry-after"] == "60"
+        patch.setattr(service_module, "PROBED_S", 60.0)
+        _is_problem(service.client.get("/readyz"), 507, "storage-full")
+        assert looks == 1
+    time.sleep(0.06)
+    assert service.client.get("/readyz").status_code == 200
+    assert not list((service.store.blobs.folder / "00").iterdir())
+
+
+def test_a_damaged_store_is_said_once_and_ends_the_service(service: Service, caplog: Any) -> None:
+    ended = 0
+
+    def end() -> None:
+        nonlocal ended
+        ended += 1
+
+    service.post()
+    found = service.client.app.state.service  # type: ignore[attr-defined]
+    found.on_damage = end
+    for end_of_name in ("", "-wal", "-shm"):
+        path = service.store.folder / f"store.sqlite{end_of_name}"
+        with path.open("r+b") as file:
+            file.write(os.urandom(path.stat().st_size))
+    for _ in range(3):
+        _is_problem(service.client.get("/v1/jobs"), 503, "unavailable")
+    assert ended == 1
+    assert "restore it" in str(found.damage)
+    (record,) = [r for r in caplog.records if "the store is damaged" in r.getMessage()]
+    assert "restore it" in record.fields["why"]
+
+
 def test_metrics_count_requests_problems_and_work(service: Service) -> None:
     service.post()
     service.client.get("/v1/jobs/none")
@@ -288,9 +338,8 @@ def test_every_operation_says_what_it_answers_with_examples(service: Service) ->
     for path, operations in document["paths"].items():
         for operation in operations.values():
             names.add(operation["operationId"])
-            assert ("401" in operation["responses"]) == (
-                path.startswith("/v1/") and operation["operationId"] != "endSession"
-            )
+            behind_keys = path.startswith("/v1/") and operation["operationId"] != "endSession"
+            assert ("401" in operation["responses"]) == (behind_keys or path == "/metrics")
             for status, response in operation["responses"].items():
                 if int(status) >= 400:
                     (content,) = response["content"].values()

@@ -31,7 +31,7 @@ from planner.api.jobs.errors import (
 from planner.api.jobs.leases import DEATHS, LOSSES
 from planner.api.jobs.problems import problem
 from planner.api.jobs.records import Claim
-from planner.api.jobs.store import Store
+from planner.api.jobs.store import _LIVE, _OLDEST, Store
 from planner.api.jobs.tasks import INTERACTIVE, SEARCH, Task, code_digest
 
 LANES = (INTERACTIVE, SEARCH)
@@ -558,6 +558,38 @@ def test_the_folders_that_lead_to_a_blob_are_durable_before_it_is_named(
     assert synced[-2:] == [kept.folder, path.parent]
 
 
+def test_counts_stay_right_whatever_becomes_of_tasks_and_jobs_and_look_at_none_of_them(store: Store) -> None:
+    def right() -> None:
+        with store.database.read() as db:
+            tasks = dict(db.execute("SELECT status, COUNT(*) FROM tasks GROUP BY status").fetchall())
+            jobs = db.execute("SELECT COUNT(*) FROM jobs").fetchone()[0]
+        counts = store.counts()
+        assert {s: n for s, n in counts["tasks"].items() if n} == tasks
+        assert sum(counts["jobs"].values()) == jobs
+
+    for k in range(6):
+        job = store.submit("a", task(store, str(k)), name="m").job
+        right()
+    store.submit("b", task(store, "5"), name="m")
+    finish(store, claim(store))
+    store.leases.fail(claim(store), problem("input-invalid", "x"), lasting=False)
+    store.leases.died(claim(store), "x")
+    right()
+    store.leases.release(claim(store))
+    right()
+    store.cancel("a", job.id)
+    claim(store, "w", lease_s=-100.0)
+    claim(store)
+    store.leases.bury("w")
+    right()
+    store.purge(-1.0)
+    right()
+    with store.database.read() as db:
+        for query in ("SELECT what, number FROM counts", _LIVE, _OLDEST):
+            plan = [row["detail"] for row in db.execute(f"EXPLAIN QUERY PLAN {query}")]
+            assert not any(line.startswith(("SCAN t", "SCAN j")) for line in plan), plan
+
+
 def test_the_store_of_an_earlier_version_is_changed_into_todays(tmp_path: Path) -> None:
     """Version 1 had one index where there are two now, which are asked for by name."""
     old = Store(tmp_path / "old")
@@ -566,9 +598,14 @@ def test_the_store_of_an_earlier_version_is_changed_into_todays(tmp_path: Path) 
         db.execute("DROP INDEX tasks_running")
         db.execute("DROP INDEX tasks_status")
         db.execute("CREATE INDEX tasks_live ON tasks (status, leased_until) WHERE status IN ('queued', 'running')")
+        for name in ("task_made", "task_moved", "task_gone", "job_made", "job_gone"):
+            db.execute(f"DROP TRIGGER {name}")
+        db.execute("DROP TABLE counts")
+        db.execute("DROP TABLE ended_sessions")
         db.execute("PRAGMA user_version = 1")
     db.close()
     store = Store(tmp_path / "old")
+    assert (store.counts()["tasks"]["queued"], store.counts()["jobs"]["queued"]) == (1, 1)
     claim(store)
     assert store.job("a", job.id).status == "running"
     Store(tmp_path / "new")
