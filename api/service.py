@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -21,7 +21,7 @@ from planner.api.jobs.blobs import Blob
 from planner.api.jobs.errors import BlobDamaged, BlobMissing, StoreDamaged, StoreError
 from planner.api.jobs.records import JobRecord, TaskState
 from planner.api.jobs.store import Store
-from planner.api.jobs.tasks import Task
+from planner.api.jobs.tasks import Task, code_digest
 from planner.api.limits import Buckets
 from planner.api.observe import Metrics
 from planner.api.pages import Signer
@@ -61,6 +61,11 @@ class Service:
     open: Counter[str] = field(default_factory=Counter)  # requests being answered, by tenant
     arriving: Counter[str] = field(default_factory=Counter)  # digests that a request of this moment makes blobs of
     opening: dict[str, asyncio.Task[Content]] = field(default_factory=dict)  # blobs, by digest
+
+    def task(self, tenant: str, kind: str, inputs: Mapping[str, str], options: Mapping[str, Any]) -> Task:
+        """Equal ones are one computation: of all tenants, or of this one."""
+        code = code_digest() if self.settings.share == "all" else f"{code_digest()} {tenant}"
+        return Task(kind, inputs, options, code=code)
 
     def enter(self, request: Request, tenant: str) -> None:
         """Counts a request of the tenant until it is answered.  Problem where too many are being answered."""

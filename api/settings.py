@@ -88,6 +88,12 @@ def _switch(text: str) -> bool:
     return text.lower() in ("1", "yes", "true")
 
 
+def _share(text: str) -> str:
+    if text not in ("all", "tenant"):
+        raise ValueError("expected all or tenant")
+    return text
+
+
 def _setting(parse: Callable[[str], Any], description: str, metavar: str) -> dict[str, Any]:
     return {"parse": parse, "description": description, "metavar": metavar}
 
@@ -139,6 +145,9 @@ class Settings:
     )
     open_requests: int = field(
         default=1000, metadata=_setting(_count(1), "requests of one tenant that are answered at a time", "N")
+    )
+    share: str = field(
+        default="all", metadata=_setting(_share, "whose equal requests are one computation", "all|tenant")
     )
     names: tuple[str, ...] = field(
         default=(), metadata=_setting(_names, "host names that requests may be addressed to", "HOST,…")

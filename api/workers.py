@@ -68,6 +68,7 @@ class Workers:
             "parent": os.getpid(),  # the worker ends soon after this process, also when that is killed
         }
         options = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
+        options += ["--no-cache"] if s.share == "tenant" else []
         return [sys.executable, "-m", "planner", "worker", *options]
 
     def _keep(self, k: int, slots: int) -> None:

@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.api.jobs.blobs import Blob
-from planner.api.jobs.records import Event, JobRecord, Plan, TaskState
+from planner.api.jobs.joined import attempts_of, progress_of
+from planner.api.jobs.records import JobRecord, Plan, TaskState
 
-__all__ = ["JOB", "add_event", "event_of", "files_of", "job_of", "plan_of", "state_of", "ticket"]
+__all__ = ["JOB", "add_event", "files_of", "job_of", "plan_of", "state_of", "ticket"]
 
 STATUS = "CASE WHEN j.left_at IS NOT NULL THEN 'cancelled' ELSE t.status END"
 JOB = f"""
 SELECT j.id, j.tenant, j.name, j.created_at, j.left_at, j.cut, j.task, {STATUS} AS status,
-  t.kind, t.started_at, t.finished_at, t.progress, t.summary, t.error, t.options, t.attempts,
+  t.kind, t.created_at AS begun_at, t.started_at, t.finished_at, t.progress, t.summary, t.error, t.options, t.attempts,
   (SELECT p.id FROM plans p WHERE p.tenant = j.tenant AND p.id = t.plan) AS plan
 FROM jobs j JOIN tasks t ON t.id = j.task
 """
@@ -31,11 +32,6 @@ def ticket() -> str:
 def add_event(db: sqlite3.Connection, task: int, kind: str, data: Mapping[str, Any], at: float) -> None:
     last = db.execute("SELECT COALESCE(MAX(seq), 0) FROM events WHERE task = ?", (task,)).fetchone()[0]
     db.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", (task, last + 1, kind, json.dumps(dict(data)), at))
-
-
-def event_of(row: sqlite3.Row, earliest: float) -> Event:
-    """What happened before `earliest` is said to have happened then."""
-    return Event(row["seq"], row["type"], json.loads(row["data"]), max(row["at"], earliest))
 
 
 def files_of(db: sqlite3.Connection, task: int, way: str) -> dict[str, Blob]:
@@ -73,12 +69,12 @@ def job_of(row: sqlite3.Row) -> JobRecord:
         # Of a task that was there before the job: the job began when it came.
         started_at=None if started is None or (apart and started > left) else max(started, created),
         finished_at=None if finished is None else max(finished, created),
-        progress={} if apart else json.loads(row["progress"]),
+        progress={} if apart else progress_of(row),
         plan=None if apart else row["plan"],
         error=None if apart else _json(row["error"]),
         summary={} if apart else json.loads(row["summary"]),
         options=json.loads(row["options"]),
-        attempts=row["attempts"],
+        attempts=attempts_of(row),
         task=row["task"],
     )
 

@@ -37,7 +37,7 @@ def search(work: JobInput, tell: Tell) -> JobResult:
     if constraints:
         work.lay_out("constraints", CONSTRAINTS)
     store = Store(work.folder / "cache", CACHE_BYTES, note=tell.say)
-    key = request_key(options)
+    key = request_key(options) if work.cached else None
     (devices,) = options.counts
     with cancelled_by_signals() as cancellation:
         answer = None if key is None else Answer.recall(store, key.of(devices))

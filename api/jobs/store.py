@@ -16,11 +16,12 @@ from typing import Any
 from planner.api.jobs.blobs import Blobs
 from planner.api.jobs.database import Database
 from planner.api.jobs.errors import BlobMissing, IdempotencyConflict, JobUnfinished, NotFound, QueueFull
+from planner.api.jobs.joined import events_of
 from planner.api.jobs.keys import Keys
 from planner.api.jobs.leases import Leases, end_task, give_plan
 from planner.api.jobs.purge import Purged, purge
 from planner.api.jobs.records import ENDED, Event, JobRecord, Plan, Submitted, TaskState
-from planner.api.jobs.rows import JOB, STATUS, add_event, event_of, files_of, job_of, plan_of, state_of, ticket
+from planner.api.jobs.rows import JOB, STATUS, add_event, files_of, job_of, plan_of, state_of, ticket
 from planner.api.jobs.sessions import Sessions
 from planner.api.jobs.tasks import Task
 from planner.api.jobs.usage import discard, used_bytes
@@ -168,21 +169,13 @@ class Store:
         """Those with a higher `seq` than `after`, in order.  NotFound."""
         with self.database.read() as db:
             row = db.execute(
-                "SELECT task, created_at, left_at, cut FROM jobs WHERE tenant = ? AND id = ?", (tenant, job)
+                "SELECT j.id, j.task, j.created_at, j.left_at, j.cut, t.started_at"
+                " FROM jobs j JOIN tasks t ON t.id = j.task WHERE j.tenant = ? AND j.id = ?",
+                (tenant, job),
             ).fetchone()
             if row is None:
                 raise NotFound(f"job {job}: there is none")
-            cut = row["cut"]
-            rows = db.execute(
-                "SELECT seq, type, data, at FROM events WHERE task = ? AND seq > ? AND (? IS NULL OR seq <= ?)"
-                " ORDER BY seq LIMIT ?",
-                (row["task"], after, cut, cut, limit),
-            )
-            # When others began the task is nobody's business but theirs.
-            found = [event_of(r, row["created_at"]) for r in rows]
-            if cut is not None and after <= cut and len(found) < limit:
-                found.append(Event(cut + 1, "cancelled", {"plan": None}, row["left_at"]))
-            return found
+            return events_of(db, row, after, limit)
 
     # Tasks without a job: artifacts, diffs
 

@@ -16,7 +16,8 @@ __all__ = ["JobInput", "JobResult"]
 
 @dataclass(frozen=True, slots=True)
 class JobInput:
-    """`folder`: the store's; `scratch`: an empty folder of the child's own, removed after it."""
+    """`folder`: the store's; `scratch`: an empty folder of the child's own, removed after it; `cached`: whether a
+    search may be answered by that of another job."""
 
     kind: str
     inputs: Mapping[str, str]
@@ -24,6 +25,7 @@ class JobInput:
     folder: Path
     scratch: Path
     limits: Limits
+    cached: bool = True
 
     @property
     def blobs(self) -> Blobs:

@@ -65,6 +65,7 @@ class Worker:
     parent: int | None = None
     entry: Entry = main
     failed_s: float | None = None
+    cached: bool = True
 
     def __post_init__(self) -> None:
         self.name = f"{os.uname().nodename[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -191,7 +192,8 @@ class Worker:
 
     def _begin(self, claim: Claim) -> None:
         folder = self._folder / f"{claim.task}-{claim.token}"
-        work = JobInput(claim.kind, claim.inputs, claim.options, self.store.folder, folder / "work", self.limits)
+        given = claim.kind, claim.inputs, claim.options
+        work = JobInput(*given, self.store.folder, folder / "work", self.limits, self.cached)
         try:
             child = begin(work, folder, self.entry)
         except (OSError, EOFError) as e:  # EOFError: the fork server has just died; the next child begins another
@@ -252,6 +254,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="D",
         help="days after which what failed and cancelled jobs brought is removed; default: as --retention-days",
     )
+    parser.add_argument(
+        "--no-cache", action="store_true", help="answer no search by that of another job on an equal graph"
+    )
     parser.add_argument("--parent", type=int, metavar="PID", help="end when the process that started this has ended")
 
 
@@ -267,6 +272,7 @@ def run(options: argparse.Namespace) -> int:
         store = Store((options.data or settings_of(argparse.Namespace()).data).resolve())
         failed = None if options.failed_retention_days is None else options.failed_retention_days * 86400.0
         worker = Worker(store, options.slots, limits, retention, options.parent, failed_s=failed)
+        worker.cached = not options.no_cache
 
         def stop(_number: int, _frame: object) -> None:
             worker.stopping = True

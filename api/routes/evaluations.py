@@ -10,7 +10,6 @@ from planner.api.admission import admitted, expect_body
 from planner.api.auth import Tenant
 from planner.api.descriptions import model_body, problems
 from planner.api.errors import Problem
-from planner.api.jobs.tasks import Task
 from planner.api.options import EvaluationQuery, refuse_repeated
 from planner.api.routes.plans import ANSWERS, REFUSALS, IdempotencyKey, Prefer, submitted
 from planner.api.service import service_of
@@ -52,7 +51,7 @@ async def create_evaluation(
         await expect_body(request, service, tenant, idempotency_key)
         async with received(request, service.store.blobs, ("model",)) as upload:
             name = query.name or upload.stem or "model"
-            task = Task("evaluation", upload.digests, {**options, "name": name})
+            task = service.task(tenant, "evaluation", upload.digests, {**options, "name": name})
             service.metrics.uploaded.inc(upload.size)
             job = await admitted(service, tenant, task, upload, name, idempotency_key)
     else:
@@ -61,6 +60,6 @@ async def create_evaluation(
             raise Problem("usage", "the plan's model was not kept; plan the model again, or send it with a strategy")
         inputs = {"model": plan.files["model.onnx"].digest, "plan": plan.files["plan.json"].digest}
         name = query.name or plan.name
-        task = Task("evaluation", inputs, {**options, "name": name})
+        task = service.task(tenant, "evaluation", inputs, {**options, "name": name})
         job = await admitted(service, tenant, task, Upload(), name, idempotency_key)
     return await submitted(request, service, job)

@@ -13,7 +13,6 @@ from planner.api.auth import Tenant
 from planner.api.descriptions import header, link, model_body, problems
 from planner.api.errors import Problem
 from planner.api.jobs.records import JobRecord
-from planner.api.jobs.tasks import Task
 from planner.api.links import entry_of, job_of
 from planner.api.options import PlanQuery, refuse_repeated
 from planner.api.pages import next_link
@@ -109,7 +108,7 @@ async def create_plan(
     await expect_body(request, service, tenant, idempotency_key)
     async with received(request, service.store.blobs, ("model", "constraints")) as upload:
         name = query.name or upload.stem or "model"
-        task = Task("plan", upload.digests, {**options, "name": name})
+        task = service.task(tenant, "plan", upload.digests, {**options, "name": name})
         service.metrics.uploaded.inc(upload.size)
         job = await admitted(service, tenant, task, upload, name, idempotency_key)
     return await submitted(request, service, job)
