@@ -97,7 +97,8 @@ class Wire(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._in_request and not self.transport.is_closing() and self._lingering is None:
+        answered = self.cycle.response_complete  # the request whose body comes, not one before it
+        if self._in_request and answered and not self.transport.is_closing() and self._lingering is None:
             # The answer did not wait for the rest of the body: nor does the connection, for long.
             self._lingering = asyncio.get_running_loop().call_later(LINGER_S, self.transport.close)
         if not self.flow.write_paused:

@@ -155,6 +155,20 @@ def test_a_body_that_trickles_behind_its_answer_ends_with_the_connection(
         assert _rest(connection).startswith(b"HTTP/1.1 200")
 
 
+def test_the_body_of_a_request_behind_one_that_is_answered_may_take_its_time(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "LINGER_S", 0.05)
+    first = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+    head = b"POST /v1/plans?devices=4 HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/octet-stream\r\n"
+    with _open(running) as connection:
+        connection.sendall(first + head + b"connection: close\r\ncontent-length: 2\r\n\r\na")
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        time.sleep(0.2)
+        connection.sendall(b"b")
+        assert b"HTTP/1.1 202 " in _rest(connection)
+
+
 def test_an_address_has_so_many_connections(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     running.http.close()
     _patiently(lambda: not running.server.server_state.connections)
