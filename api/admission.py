@@ -15,10 +15,11 @@ from starlette.requests import Request
 from planner.api.jobs.records import JobRecord
 from planner.api.jobs.tasks import Task
 from planner.api.service import Service
-from planner.api.uploads import IN_MEMORY, Upload
+from planner.api.uploads import Upload
 
-__all__ = ["admitted", "expect_body"]
+__all__ = ["SMALL", "admitted", "expect_body"]
 
+SMALL: Final = 2**20  # bytes that are read before it is said whether there is room
 FORM: Final = 64 * 2**10  # bytes that a form may have beside the model and the constraints
 
 
@@ -27,7 +28,7 @@ async def expect_body(request: Request, service: Service, tenant: str, idempoten
     may be a request that was answered before, or one that others have made, which need no room."""
     declared = request.headers.get("content-length")
     size = int(declared) if declared is not None else None  # a number: the edge has looked at it
-    if size is not None and size <= IN_MEMORY:
+    if size is not None and size <= SMALL:
         return
     await run_in_threadpool(service.store.expect_room, tenant, None, idempotency)
     await run_in_threadpool(service.quotas.check, tenant, max(0, (size or 0) - FORM))

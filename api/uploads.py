@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["BODY_TYPES", "IN_MEMORY", "Upload", "received"]
 
 BODY_TYPES: Final = ("application/octet-stream", "multipart/form-data")
-IN_MEMORY: Final = 2**20  # larger ones go by way of a file
+IN_MEMORY: Final = 128 * 2**10  # larger ones go by way of a file: a thousand senders that take their time hold little
 _HEADER: Final = 8192  # bytes of a part's headers
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 

@@ -41,6 +41,8 @@ def test_no_header_is_a_fault(tmp_path: Path, host: str) -> None:
         s.post(b"another")
         calls = [("GET", path.format(plan=plan, job=job), name) for path, names in READ.items() for name in names]
         calls += [("POST", "/v1/plans?devices=4", name) for name in POSTED]
+        if host == "0.0.0.0":  # which may be called by any name
+            calls = [call for call in calls if call[2] == "host"]
         for method, path, name in calls:
             for value in ODD:
                 given = dict(ONNX) | {name: value.encode("utf-8")}
@@ -57,7 +59,7 @@ def test_no_parameter_is_a_fault(tmp_path: Path) -> None:
                 if path == "/readyz":
                     continue  # it says by 503 that no worker is there
                 names = [p["name"] for p in operation.get("parameters", ()) if p["in"] == "query"]
-                for value in ODD:
+                for value in draw.sample(ODD, 14):
                     url = path
                     for part in [p["name"] for p in operation.get("parameters", ()) if p["in"] == "path"]:
                         url = url.replace(f"{{{part}}}", re.sub(r"^[./]+|[/\\]", "", value)[:900] or "x")
