@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -23,6 +25,7 @@ from planner.api.routes import routers
 from planner.api.service import Service
 from planner.api.settings import Settings
 from planner.api.watch import Changes
+from planner.api.webhooks import Deliveries
 from planner.version import __version__
 
 __all__ = ["create_app"]
@@ -44,6 +47,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         docs_url=None,  # it would load its scripts from another site
         redoc_url=None,
         redirect_slashes=False,
+        lifespan=_delivering,
     )
     service = Service(
         settings=settings,
@@ -66,6 +70,22 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         app.include_router(router)
     app.state.allowed = [(route.path_regex, route.path, route.methods) for route in routes]
     return app
+
+
+@asynccontextmanager
+async def _delivering(app: FastAPI) -> AsyncIterator[None]:
+    """Webhooks are sent while the application runs, where it has any."""
+    service: Service = app.state.service
+    if not service.settings.webhook_hosts:
+        yield
+        return
+    task = asyncio.create_task(Deliveries(service.store, service.settings.webhook_hosts).run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 async def _bare(request: Request, e: Exception) -> Response:

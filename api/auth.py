@@ -20,6 +20,7 @@ __all__ = [
     "Tenant",
     "end_session",
     "expect_monitor",
+    "mark_of",
     "open_session",
     "tenant_of",
     "within_rate",
@@ -64,6 +65,17 @@ def expect_monitor(request: Request, service: Service) -> None:
     if scheme.lower() != "bearer" or service.store.keys.authenticate(secret.strip()) != MONITOR:
         message = "metrics count all tenants; send Authorization: Bearer KEY, one of `planner keys create --metrics`"
         raise Problem("unauthorised", message)
+
+
+def mark_of(request: Request, service: Service) -> str | None:
+    """What is kept of the key that a request came with; None where it came without."""
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    if not keys_needed(service):
+        return None
+    if scheme:
+        return service.store.keys.mark(secret.strip())
+    text = service.signer.open("session", request.cookies.get(COOKIE, ""))
+    return None if text is None else text.split(".")[1]
 
 
 def open_session(service: Service, secret: str) -> tuple[str, str]:

@@ -152,6 +152,9 @@ class Settings:
     names: tuple[str, ...] = field(
         default=(), metadata=_setting(_names, "host names that requests may be addressed to", "HOST,…")
     )
+    webhook_hosts: tuple[str, ...] = field(
+        default=(), metadata=_setting(_names, "hosts that webhooks of jobs may go to; none: no webhooks", "HOST,…")
+    )
     https: bool = field(default=False, metadata=_setting(_switch, "yes: behind a proxy that speaks TLS", "yes|no"))
 
 

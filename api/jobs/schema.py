@@ -34,6 +34,8 @@ _STEPS = {
     # Rows are counted as they come and go: counting a million for every look of a monitor would take a second.
     2: (
         "CREATE TABLE ended_sessions (hash TEXT PRIMARY KEY, until REAL NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE webhooks (job TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE, url TEXT NOT NULL,"
+        " secret TEXT NOT NULL, tries INTEGER NOT NULL, next_at REAL NOT NULL) WITHOUT ROWID",
         "CREATE TABLE counts (what TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID",
         "INSERT INTO counts SELECT 'tasks_' || status, COUNT(*) FROM tasks GROUP BY status",
         "INSERT INTO counts SELECT 'jobs', COUNT(*) FROM jobs",

@@ -25,6 +25,7 @@ from planner.api.jobs.rows import JOB, STATUS, add_event, files_of, job_of, plan
 from planner.api.jobs.sessions import Sessions
 from planner.api.jobs.tasks import Task
 from planner.api.jobs.usage import discard, used_bytes
+from planner.api.jobs.webhooks import Webhooks
 
 __all__ = ["Store"]
 
@@ -46,6 +47,7 @@ class Store:
         self.keys = Keys(self.database)
         self.leases = Leases(self.database)
         self.sessions = Sessions(self.database)
+        self.webhooks = Webhooks(self.database)
         self._queue = queue
 
     # Jobs

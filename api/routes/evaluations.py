@@ -11,7 +11,7 @@ from planner.api.auth import Tenant
 from planner.api.descriptions import model_body, problems
 from planner.api.errors import Problem
 from planner.api.options import EvaluationQuery, refuse_repeated
-from planner.api.routes.plans import ANSWERS, REFUSALS, IdempotencyKey, Prefer, submitted
+from planner.api.routes.plans import ANSWERS, REFUSALS, IdempotencyKey, Prefer, submitted, webhook_of
 from planner.api.service import service_of
 from planner.api.uploads import Upload, received
 from planner.errors import UsageError
@@ -44,6 +44,7 @@ async def create_evaluation(
     service = service_of(request)
     refuse_repeated((name for name, _ in request.query_params.multi_items()), EvaluationQuery)
     options = query.task_options()
+    webhook = webhook_of(request, service, query.webhook)
     if query.plan is None:
         headers = request.headers
         if headers.get("content-length", "0") == "0" and not {"content-type", "transfer-encoding"} & set(headers):
@@ -62,4 +63,4 @@ async def create_evaluation(
         name = query.name or plan.name
         task = service.task(tenant, "evaluation", inputs, {**options, "name": name})
         job = await admitted(service, tenant, task, Upload(), name, idempotency_key)
-    return await submitted(request, service, job)
+    return await submitted(request, service, job, webhook)

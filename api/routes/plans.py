@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from planner.api.admission import admitted, expect_body
-from planner.api.auth import Tenant
+from planner.api.auth import Tenant, mark_of
 from planner.api.descriptions import header, link, model_body, problems
 from planner.api.errors import Problem
 from planner.api.jobs.records import JobRecord
@@ -20,6 +20,7 @@ from planner.api.respond import document, matches
 from planner.api.schemas import Job, Plans
 from planner.api.service import Service, preferred_wait, service_of
 from planner.api.uploads import received
+from planner.api.webhooks import checked
 
 __all__ = [
     "ANSWERS",
@@ -33,6 +34,7 @@ __all__ = [
     "Prefer",
     "router",
     "submitted",
+    "webhook_of",
 ]
 
 router = APIRouter(tags=["plans"])
@@ -105,17 +107,32 @@ async def create_plan(
     service = service_of(request)
     refuse_repeated((name for name, _ in request.query_params.multi_items()), PlanQuery)
     options = query.task_options()
+    webhook = webhook_of(request, service, query.webhook)
     await expect_body(request, service, tenant, idempotency_key)
     async with received(request, service.store.blobs, ("model", "constraints")) as upload:
         name = query.name or upload.stem or "model"
         task = service.task(tenant, "plan", upload.digests, {**options, "name": name})
         service.metrics.uploaded.inc(upload.size)
         job = await admitted(service, tenant, task, upload, name, idempotency_key)
-    return await submitted(request, service, job)
+    return await submitted(request, service, job, webhook)
 
 
-async def submitted(request: Request, service: Service, job: JobRecord) -> Response:
+def webhook_of(request: Request, service: Service, url: str | None) -> tuple[str, str] | None:
+    """URL and secret of the webhook that a request asks for.  Problem where it may not have it."""
+    if url is None:
+        return None
+    secret = mark_of(request, service)
+    if secret is None:
+        raise Problem("usage", "webhook: it is signed by the key of the request, and the service has no keys")
+    return checked(url, service.settings.webhook_hosts), secret
+
+
+async def submitted(
+    request: Request, service: Service, job: JobRecord, webhook: tuple[str, str] | None = None
+) -> Response:
     """The job, waited for where the caller prefers that."""
+    if webhook is not None:
+        await run_in_threadpool(service.store.webhooks.add, job.id, *webhook)
     headers = {"location": f"/v1/jobs/{job.id}"}
     wait = preferred_wait(request, service)
     if wait is not None:

@@ -65,7 +65,7 @@ def test_the_form_offers_what_a_request_takes(service: Service):
     taken = {p["name"] for p in document["paths"]["/v1/plans"]["post"]["parameters"] if p["in"] == "query"}
     page = service.client.get("/").text
     offered = re.findall(r'\s(?:id|for)="[a-z_]+" name="([a-z_]+)"', page)
-    assert sorted(offered) == sorted(taken - {"name", "reproducible", "top_k"})
+    assert sorted(offered) == sorted(taken - {"name", "reproducible", "top_k", "webhook"})
     assert all(f'<label for="{name}">' in page for name in offered)
 
 
