@@ -7,8 +7,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from planner.ir import DeviceMesh, Graph, Layout
+from planner.runtime.cells import Taken
 from planner.runtime.collectives import all_gather, all_reduce
-from planner.runtime.stage import Stage, Taken
+from planner.runtime.stage import Stage
 from planner.runtime.workers import Context
 
 __all__ = ["own_loss", "step_loss", "whole"]

@@ -25,7 +25,9 @@ from planner.kernels.shards import Array, assemble
 from planner.lowering.program import StageInstruction
 from planner.planning import PlanDocument
 from planner.planning.programs import program_of
-from planner.runtime.stage import Stage, Taken, Watch
+from planner.runtime.cells import Taken
+from planner.runtime.planned import planned_traffic
+from planner.runtime.stage import Stage, Watch
 from planner.runtime.started import Ranks
 from planner.runtime.workers import Context, Workers
 from planner.verify.data import random_tensors
@@ -47,7 +49,7 @@ class Traffic:
     def of_rank(cls, context: Context, stage: Stage) -> Traffic:
         """Of this rank's last step."""
         ledger = context.ledger
-        return cls(dict(sorted(ledger.steps.items())), stage.planned(), dict(sorted(ledger.inside.items())))
+        return cls(dict(sorted(ledger.steps.items())), planned_traffic(stage), dict(sorted(ledger.inside.items())))
 
     @classmethod
     def of_all(cls, ranks: list[Traffic], size: int) -> Traffic:

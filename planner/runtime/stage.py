@@ -7,16 +7,12 @@ laid out once.  Values are let go behind the last instruction that reads them: w
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from planner.errors import VerificationError
 from planner.frontends.facts.chance import is_drawn
 from planner.ir import Layout, Op, Role
 from planner.kernels.shards import Array
@@ -24,47 +20,26 @@ from planner.lowering import Event, Free, Host, Load, Redistribute, Run, Seed, S
 from planner.lowering.program import StageInstruction
 from planner.lowering.staged import Phase
 from planner.lowering.touched import Key
-from planner.redistribute.steps import FREE
-from planner.runtime.bound import Bound, bind, differentiated_by_numpy, run
+from planner.runtime.bound import bind
 from planner.runtime.buckets import buckets
-from planner.runtime.chain import Chain
-from planner.runtime.collectives import all_reduce, apply, apply_together
-from planner.runtime.fallback import NumpyCall
+from planner.runtime.cells import Cell, Taken, accumulate, missing
+from planner.runtime.collectives import all_reduce
 from planner.runtime.lifetimes import Passing, chained, passing
+from planner.runtime.operators import Operators
 from planner.runtime.parts import local_part
+from planner.runtime.redistributions import Redistributions
 from planner.runtime.transfers import Transfers
 from planner.runtime.workers import Context
 from planner.verify.reference import incoming_gradient
 from planner.work.activity import fixed_operators
 
-__all__ = ["DRAW", "Cell", "Feed", "Stage", "Taken", "Watch"]
+__all__ = ["DRAW", "Feed", "Stage", "Watch"]
 
 # The local tensor of an input of a micro-batch, or of a parameter (micro-batch -1), in a layout.
 Feed = Callable[[str, Layout, int], Tensor]
 Watch = Callable[[StageInstruction], None]
 # What a feed is asked for before random operators run, of a micro-batch.
 DRAW: Final = ("", Layout.replicated(0))
-
-
-@dataclass
-class Taken:
-    """What a step leaves: outputs by name and micro-batch, in the layout in which they are held, and gradients of the
-    parameters of the stage where they are stored."""
-
-    outputs: dict[str, dict[int, tuple[Layout, Tensor]]] = field(default_factory=dict)
-    gradients: dict[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass
-class Cell:
-    """What lies on the rank for a micro-batch in a chunk; for the chunk itself what there is once a step."""
-
-    micro_batch: int
-    values: dict[Key, Tensor] = field(default_factory=dict)
-    gradients: dict[Key, Tensor] = field(default_factory=dict)
-    records: dict[str, Chain | NumpyCall] = field(default_factory=dict)
-    chain: Chain | None = None  # the one that the next operator may join
-    waiting: dict[str, dict[Key, Tensor | None]] = field(default_factory=dict)  # of results, for gradients of weights
 
 
 class Stage:
@@ -98,24 +73,34 @@ class Stage:
         self.fixed = fixed_operators(self.graph)
         self.draws = {n for n, b in self.bound.items() if drawing and _draws(b.op) and n not in self.fixed}
         self.passing: dict[int, Passing] = {k: passing(self.program, staged, k) for k in self.chunks}
-        self.chained = {b: a for k in self.chunks for b, a in chained(staged, k).items()}
-        self.again = frozenset[Key]().union(*(p.again for p in self.passing.values()))
         self.resident: dict[Key, Tensor] = {}
         # Parameters as the feed gives them: those of the module, if they are not converted.
         self.lasting = frozenset((i.tensor, i.layout) for i in self.loads() if self.is_parameter(i.tensor))
         if precision is not None:
             self.lasting = frozenset()
         self.buckets = {
-            (k, phase): buckets(listed, self._bucketed(phase), lambda i: self._type(i.tensor))
+            (k, phase): buckets(listed, self._bucketed(phase), lambda i: self.type_of(i.tensor))
             for k in self.chunks
             for phase, listed in staged.chunks[k].runs.items()
         }
-        self.fallbacks: set[str] = set()
-        self.transfers = Transfers(staged, self.number, context, self._local_shape, self._type)
+        self.moves = Redistributions(self.mesh, context, self._value)
+        self.operators = Operators(
+            staged,
+            self._value,
+            lasting=self.lasting,
+            again=frozenset[Key]().union(*(p.again for p in self.passing.values())),
+            chained={b: a for k in self.chunks for b, a in chained(staged, k).items()},
+        )
+        self.transfers = Transfers(staged, self.number, context, self.local_shape, self.type_of)
         self._watch: Watch | None = None
         self.received: Callable[[Event], None] | None = None  # called when a pass has what it receives
         self._left: tuple[dict[Key, Tensor], dict[Key, Tensor]] | None = None
         self._lay_out(constants)
+
+    @property
+    def fallbacks(self) -> set[str]:
+        """Types of the operators that ran on the host."""
+        return self.operators.fallbacks
 
     # Preparation
 
@@ -130,10 +115,10 @@ class Stage:
                     self.resident[i.tensor, i.layout] = self.local(value, i.layout)
             elif isinstance(i, Run) and i.op in self.fixed and not i.backward:
                 if not all(k is None or k in self.resident for k in self.bound[i.op].outputs):
-                    self._forward(self.bound[i.op], cell, cell, record=False)
+                    self.operators.forward(self.bound[i.op], cell, cell, record=False)
                     self.resident |= cell.values
             elif isinstance(i, Redistribute) and self._is_fixed(i) and (i.tensor, i.target) not in self.resident:
-                self._redistribute(i, cell, cell)
+                self.moves.one(i, cell, cell)
                 self.resident |= cell.values
         self.seeds: dict[Key, Tensor] = {
             (i.tensor, i.layout): self.local(incoming_gradient(self.graph, i.tensor), i.layout)
@@ -169,48 +154,13 @@ class Stage:
         low = self.precision is not None and value.dtype == torch.float32
         return value.to(self.precision) if low else value
 
-    def planned(self) -> dict[str, tuple[int, int]]:
-        """Collectives between operators that the program has for a step of this rank, by kind: how many, and the bytes
-        of the tensors in the stage's precision; what it sends to other stages, too.  What is made of constants alone
-        was laid out before."""
-        counts: Counter[str] = Counter()
-        sizes: Counter[str] = Counter()
-
-        def add(kind: str, size: int) -> None:
-            counts[kind] += 1
-            sizes[kind] += size
-
-        for event in self.staged.passes.stages[self.number]:
-            once = event.phase in ("begin", "end")
-            count = 1 if once else self.staged.copies
-            own = self.staged.chunks[event.chunk]
-            together = self.buckets.get((event.chunk, event.phase), {})
-            passed = {n for members in together.values() for n in members[:-1]}
-            for n, i in enumerate(own.instructions(event.phase)):
-                if not isinstance(i, Redistribute) or (not i.gradient and (i.tensor, i.target) in self.resident):
-                    continue
-                for step in i.steps:
-                    if step.kind not in FREE:
-                        for _ in range(1 if self.is_parameter(i.tensor) else count):
-                            add(str(step.kind), round(step.group_bytes(self._bytes(i.tensor), self.mesh)))
-                            counts[str(step.kind)] -= n in passed
-            for t in own.sent(event.phase):
-                if self.staged.passes.holder[t.target] != self.number:
-                    for _ in range(count):
-                        add("send", math.prod(self._local_shape(t.key)) * self._type(t.tensor).itemsize)
-        for name, layout in self.program.final_gradients.items():
-            for group in self.staged.sums.get(name, ()):
-                if self.context.rank in group and any(name in self.staged.chunks[k].held for k in self.chunks):
-                    add("all_reduce", math.prod(self._local_shape((name, layout))) * self._type(name).itemsize)
-        return {kind: (counts[kind], sizes[kind]) for kind in sorted(counts)}
-
     def _bucketed(self, phase: Phase) -> Callable[[Redistribute], int]:
         """Bytes of what goes in buckets: in passes that is parameters and their gradients alone."""
         once = phase in ("begin", "end")
-        return lambda i: self._bytes(i.tensor) if once or self.is_parameter(i.tensor) else 0
+        return lambda i: self.bytes_of(i.tensor) if once or self.is_parameter(i.tensor) else 0
 
-    def _bytes(self, tensor: str) -> int:
-        return self.graph.tensors[tensor].elements * self._type(tensor).itemsize
+    def bytes_of(self, tensor: str) -> int:
+        return self.graph.tensors[tensor].elements * self.type_of(tensor).itemsize
 
     # Execution
 
@@ -220,13 +170,14 @@ class Stage:
         """One step: every event of the stage, then the sums of gradients between chunks and stages.  `watch` is called
         behind every instruction; `left` is filled with values and gradients that passes leave."""
         self._watch, self._left = watch, left
+        self.operators.watched = watch is not None
         self.begin(feed)
         taken = Taken()
         self.run(self.staged.passes.stages[self.number], taken)
         self.transfers.wait()
         self.total(taken)
         self._empty()
-        self._watch = None
+        self._watch, self.operators.watched = None, False
         return taken
 
     def begin(self, feed: Feed) -> None:
@@ -260,7 +211,7 @@ class Stage:
         passed = {n for members in together.values() for n in members[:-1]}
         for n, i in enumerate(listed):
             if n in together:
-                self._redistribute_together([listed[m] for m in together[n]], cells, shared)
+                self.moves.together([m for k in together[n] if isinstance(m := listed[k], Redistribute)], cells, shared)
             elif n not in passed:
                 self._instruction(i, cells, shared, record=(event.phase, n) in life.recorded)
             if isinstance(i, Free | Host):  # a chain is not to hold what is let go, nor what goes to the host
@@ -274,11 +225,11 @@ class Stage:
                         cell.chain.forget(key)
                 for key in () if once else life.summed.get((event.phase, n), ()):
                     if key in cell.gradients:
-                        _add(shared.gradients, key, cell.gradients.pop(key))
+                        accumulate(shared.gradients, key, cell.gradients.pop(key))
             if self._watch is not None:
                 self._watch(i)
         for cell in cells:
-            self._joins(None, cell)
+            self.operators.join(None, cell)
             for transfer in program.sent(event.phase):
                 self._send(transfer, cell)
         if event.phase == "forward":
@@ -286,7 +237,7 @@ class Stage:
         if not once and event.phase != "forward":  # what no backward pass has made, as a seed of a parameter
             for cell in cells:
                 for key in [k for k in cell.gradients if self.is_parameter(k[0])]:
-                    _add(shared.gradients, key, cell.gradients.pop(key))
+                    accumulate(shared.gradients, key, cell.gradients.pop(key))
         if event.phase == self.staged.last:
             for n in numbers:
                 done = self.cells.pop((event.chunk, n), None)
@@ -305,20 +256,13 @@ class Stage:
         """What concerns a parameter alone happens once for the micro-batches that pass together."""
         if isinstance(i, Redistribute | Free | Load) and self.is_parameter(i.tensor):
             if isinstance(i, Redistribute) and i.gradient:
-                self._contribute(i, cells, shared)
+                self.moves.contribute(i, cells, shared)
                 if (i.tensor, i.source) not in shared.gradients:
-                    raise self._missing(f"gradient of {i.tensor}", i.source)
+                    raise missing(f"gradient of {i.tensor}", i.source)
             self._one(i, shared, shared, record)
             return
         for cell in cells:
             self._one(i, cell, shared, record)
-
-    def _contribute(self, move: Redistribute, cells: Sequence[Cell], shared: Cell) -> None:
-        """Adds up a parameter's gradients of micro-batches that pass together."""
-        key = move.tensor, move.source
-        for cell in cells if cells[0] is not shared else ():
-            if key in cell.gradients:
-                _add(shared.gradients, key, cell.gradients.pop(key))
 
     def _one(self, i: StageInstruction, cell: Cell, shared: Cell, record: bool) -> None:
         match i:
@@ -328,12 +272,14 @@ class Stage:
                     cell.values[tensor, layout] = self.computed(value)
             case Redistribute():
                 if i.gradient or (i.tensor, i.target) not in self.resident:
-                    self._redistribute(i, cell, shared)
+                    self.moves.one(i, cell, shared)
             case Run(op, True):
-                self._backward(self.bound[op], cell, i.part)
+                self.operators.backward(self.bound[op], cell, i.part)
             case Run(op):
+                if op in self.draws:
+                    self.context.draw = self._feed(*DRAW, cell.micro_batch)
                 if op not in self.fixed:
-                    self._forward(self.bound[op], cell, shared, record=record)
+                    self.operators.forward(self.bound[op], cell, shared, record=record)
             case Seed(tensor, layout):
                 seed = self.seeds[tensor, layout]
                 cell.gradients[tensor, layout] = seed if i.weight == 1.0 else seed * i.weight
@@ -350,138 +296,6 @@ class Stage:
                 return store[key]
         return None
 
-    def _missing(self, what: str, layout: Layout) -> VerificationError:
-        return VerificationError(f"{what} is read as {layout}, where the program never put it")
-
-    def _redistribute(self, move: Redistribute, cell: Cell, shared: Cell) -> None:
-        source = (move.tensor, move.source)
-        value = cell.gradients.pop(source, None) if move.gradient else self._value(source, cell, shared)
-        if value is None:
-            raise self._missing(f"{'gradient of ' if move.gradient else ''}{move.tensor}", move.source)
-        for step in move.steps:
-            value = apply(step, value, self.mesh, self.context)
-        if move.gradient:
-            _add(cell.gradients, (move.tensor, move.target), value)
-        else:
-            cell.values[move.tensor, move.target] = value
-
-    def _redistribute_together(self, moves: Sequence[Any], cells: Sequence[Cell], shared: Cell) -> None:
-        """Redistributions of parameters by the same collectives, tensors of one type at once."""
-        for m in moves:
-            if m.gradient:
-                self._contribute(m, cells, shared)
-        store = shared.gradients if moves[0].gradient else shared.values
-        values = []
-        for m in moves:
-            source = m.tensor, m.source
-            value = shared.gradients.pop(source, None) if m.gradient else self._value(source, shared, shared)
-            if value is None:
-                raise self._missing(f"{'gradient of ' if m.gradient else ''}{m.tensor}", m.source)
-            values.append(value)
-        for steps in zip(*(m.steps for m in moves), strict=True):
-            values = apply_together(steps, values, self.mesh, self.context)
-        for m, value in zip(moves, values, strict=True):
-            if m.gradient:
-                _add(store, (m.tensor, m.target), value)
-            else:
-                store[m.tensor, m.target] = value
-
-    def _forward(self, b: Bound, cell: Cell, shared: Cell, *, record: bool) -> None:
-        if b.op.name in self.draws:
-            self.context.draw = self._feed(*DRAW, cell.micro_batch)
-        operands = [None if key is None else self._value(key, cell, shared) for key in b.inputs]
-        if b.shape_operand is not None and b.inputs[b.shape_operand] is not None:
-            operands[b.shape_operand] = torch.tensor(b.shapes[0], dtype=torch.int64)
-        for key, value in zip(b.inputs, operands, strict=True):
-            if value is None and key is not None:
-                raise self._missing(f"{key[0]}, an operand of {b.op.type} {b.op.name},", key[1])
-        again: dict[int, Callable[[], Tensor]] = {}
-        if record and self.again:
-            again = {
-                i: self._later(k, cell, shared) for i, k in enumerate(b.inputs) if k is not None and k in self.again
-            }
-        # What runs in between and is not followed, as blocks do that will run again, would keep a chain open for long.
-        chain = self._joins(b if record else None, cell) if b.followed else None
-        results, kept, own = run(b, self.program, operands, chain, again=again)
-        if not own:
-            self.fallbacks.add(b.op.type)
-            if chain is not None:
-                self._joins(None, cell)
-        for key, y in zip(b.outputs, results, strict=False):
-            if key is not None and y is not None:
-                cell.values[key] = y
-        if chain is not None:
-            cell.records[b.op.name] = chain if kept is None else kept
-
-    def _joins(self, b: Bound | None, cell: Cell) -> Chain | None:
-        """The chain that follows an operator for its backward: the open one, or a new one where it may not join that;
-        without an operator the open one is closed."""
-        chain = cell.chain
-        if chain is not None:
-            if b is not None and self._follows(b, chain):
-                chain.joined(b.op.name)
-                return chain
-            chain.close()
-        cell.chain = None
-        if b is not None:
-            cell.chain = Chain(self.lasting)
-            cell.chain.joined("" if b.reduced else b.op.name)
-        return cell.chain
-
-    def _later(self, key: Key, cell: Cell, shared: Cell) -> Callable[[], Tensor]:
-        """What gives a value that is made again, when it is."""
-
-        def found() -> Tensor:
-            value = self._value(key, cell, shared)
-            if value is None:
-                raise self._missing(f"{key[0]}, which the backward pass makes again,", key[1])
-            return value
-
-        return found
-
-    def _follows(self, b: Bound, chain: Chain) -> bool:
-        """Those that communicate inside stay by themselves, since all ranks do so in one order, and so do all where
-        every instruction is watched."""
-        behind = self.chained.get(b.op.name) == chain.last
-        return behind and self._watch is None and not b.reduced and chain.takes(b.followed)
-
-    def _backward(self, b: Bound, cell: Cell, part: str) -> None:
-        record = cell.records.get(b.op.name) if part == "values" else cell.records.pop(b.op.name, None)
-        if isinstance(record, NumpyCall):
-            self._backward_by_numpy(record, b, cell, part)
-        elif record is not None and record.pending:
-            self._backward_of(record, b, cell, part)
-
-    def _backward_of(self, chain: Chain, b: Bound, cell: Cell, part: str) -> None:
-        """Of a chain all, where its last operator is met: behind that the others have theirs."""
-
-        def given(key: Key) -> Tensor | None:
-            return cell.gradients.pop(key, None) if key[0] in self.program.active else None
-
-        if part == "values":  # their gradients are read once more, for those of weights
-            cell.waiting[b.op.name] = {k: given(k) for k in chain.results}
-        waiting = cell.waiting.pop(b.op.name, {}) if part == "weights" else cell.waiting.get(b.op.name, {})
-        only = (lambda key: (key[0] in self.staged.weights) == (part == "weights")) if part else None
-        for key, g in chain.differentiated(waiting.get if part else given, only, again=part == "values"):
-            _add(cell.gradients, key, g)
-
-    def _backward_by_numpy(self, record: NumpyCall, b: Bound, cell: Cell, part: str) -> None:
-        keys = [k for k in b.gradients if k is not None and k[0] in self.program.active]
-        if part == "weights":
-            waiting = cell.waiting.pop(b.op.name, {})
-        else:
-            waiting = {k: cell.gradients.pop(k, None) for k in keys}
-        if all(g is None for g in waiting.values()):
-            return
-        if part == "values":
-            cell.waiting[b.op.name] = waiting
-        heavy = {k for k, n in enumerate(b.op.inputs) if n in self.staged.weights}
-        only = None if not part else heavy if part == "weights" else set(range(len(b.op.inputs))) - heavy
-        given = [None if k is None else waiting.get(k) for k in b.gradients]
-        for key, g in zip(b.given, differentiated_by_numpy(b, record, given, only), strict=False):
-            if key is not None and g is not None:
-                _add(cell.gradients, key, g)
-
     # Between stages
 
     def _send(self, transfer: StageTransfer, cell: Cell) -> None:
@@ -494,16 +308,16 @@ class Stage:
         if value is None:
             return
         if transfer.gradient:
-            _add(cell.gradients, transfer.key, value)
+            accumulate(cell.gradients, transfer.key, value)
         else:
             cell.values[transfer.key] = value
 
-    def _local_shape(self, key: Key) -> tuple[int, ...]:
+    def local_shape(self, key: Key) -> tuple[int, ...]:
         shape = self.graph.tensors[key[0]].shape
         assert shape is not None, "only tensors of known shape are sent"
         return key[1].local_shape(shape, self.mesh)
 
-    def _type(self, tensor: str) -> torch.dtype:
+    def type_of(self, tensor: str) -> torch.dtype:
         found: torch.dtype = getattr(torch, self.graph.tensors[tensor].dtype)
         return self.precision if self.precision is not None and found == torch.float32 else found
 
@@ -530,7 +344,7 @@ class Stage:
             if not found and not (held and name in self.staged.sums):
                 continue
             total = found[0] if found else torch.zeros(
-                self._local_shape((name, layout)), dtype=self._type(name), device=self.context.device)  # fmt: skip
+                self.local_shape((name, layout)), dtype=self.type_of(name), device=self.context.device)  # fmt: skip
             for more in found[1:]:
                 total = total + more
             for group in self.staged.sums.get(name, ()):
@@ -542,8 +356,3 @@ class Stage:
 
 def _draws(op: Op) -> bool:
     return is_drawn(op.type) or op.type.rpartition(":")[2] in ("Dropout", "BiasDropout")
-
-
-def _add(store: dict[Key, Tensor], key: Key, gradient: Tensor) -> None:
-    held = store.get(key)
-    store[key] = gradient if held is None else held + gradient

@@ -23,8 +23,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from planner.ir import Layout
 from planner.lowering import Event, Load, Redistribute
 from planner.redistribute.steps import FREE
+from planner.runtime.cells import Taken
 from planner.runtime.overlap import overlap
-from planner.runtime.stage import DRAW, Feed, Stage, Taken
+from planner.runtime.stage import DRAW, Feed, Stage
 
 __all__ = ["TracedStage", "traceable"]
 

@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 from planner.lowering import Event, Redistribute, Run
 from planner.lowering.program import StageInstruction
-from planner.runtime.stage import Feed, Stage, Taken
+from planner.runtime.cells import Taken
+from planner.runtime.stage import Feed, Stage
 from planner.runtime.timed import Timed
 
 __all__ = ["watched_step", "watched_steps"]

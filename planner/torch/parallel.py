@@ -23,11 +23,12 @@ from planner.ir import Layout, Role
 from planner.lowering import lower
 from planner.planning.programs import assignment_of, program_of
 from planner.runtime.apart import Apart
+from planner.runtime.cells import Taken
 from planner.runtime.freed import keep_freed_memory
 from planner.runtime.outputs import step_loss, whole
 from planner.runtime.parts import local_part
 from planner.runtime.placements import State, local_tensor
-from planner.runtime.stage import DRAW, Feed, Stage, Taken
+from planner.runtime.stage import DRAW, Feed, Stage
 from planner.runtime.traced import TracedStage
 from planner.runtime.workers import Context
 from planner.torch.capture.writer import as_array

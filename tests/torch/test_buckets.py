@@ -14,6 +14,7 @@ from planner.ir import Layout, Reduction  # noqa: E402
 from planner.lowering import Redistribute, Run  # noqa: E402
 from planner.redistribute import RedistributionStep, StepKind  # noqa: E402
 from planner.runtime.buckets import BUCKET_BYTES, buckets  # noqa: E402
+from planner.runtime.planned import planned_traffic  # noqa: E402
 from planner.runtime.workers import Context, Workers  # noqa: E402
 from tests.torch.training import made, planned, step_loss  # noqa: E402
 
@@ -88,7 +89,7 @@ def _sent(context: Context, strategy: str) -> tuple[dict[str, tuple[int, int]], 
     runner = module._planner
     runner.context.ledger.clear()
     step_loss(case, module, parallel=True)
-    return dict(runner.context.ledger.steps), runner.stage.planned()
+    return dict(runner.context.ledger.steps), planned_traffic(runner.stage)
 
 
 @pytest.mark.parametrize(("strategy", "passes"), [("fsdp:micro_batch=1", 4), ("zero2:micro_batch=1", 4)])

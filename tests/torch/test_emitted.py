@@ -24,6 +24,7 @@ import planner  # noqa: E402
 import planner.torch  # noqa: E402
 from planner.cli.main import main  # noqa: E402
 from planner.errors import InputError  # noqa: E402
+from planner.runtime.planned import planned_traffic  # noqa: E402
 from planner.runtime.workers import Context, Workers  # noqa: E402
 from planner.torch.capture.exported import loss_of  # noqa: E402
 from tests.torch.exports import KEPT, WithLoss, exported, kept  # noqa: E402
@@ -78,7 +79,7 @@ def train(context: Context, name: str, folder: str, mode: str, wrapped: bool) ->
         loss.backward()
         trained.losses.append(loss.item())
         if not step:
-            trained.executed, trained.planned = dict(runner.context.ledger.steps), runner.stage.planned()
+            trained.executed, trained.planned = dict(runner.context.ledger.steps), planned_traffic(runner.stage)
             of_model = {n.removeprefix(prefix): p.grad for n, p in module.named_parameters() if p.grad is not None}
             trained.gradients = {n: whole(g).numpy() for n, g in of_model.items()}
         stepping.step()

@@ -25,6 +25,7 @@ warnings.simplefilter("ignore")
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 import planner.torch
+from planner.runtime.planned import planned_traffic
 from tests.torch.training import made, planned, step_loss
 
 strategy = sys.argv[1]
@@ -35,7 +36,7 @@ for rank in (0, 3, 7):
     module = planner.torch.parallelize(case.module, plan, mode="traced")
     step_loss(case, module, parallel=True).backward()
     runner = module._planner
-    assert dict(runner.context.ledger.steps) == runner.stage.planned(), rank
+    assert dict(runner.context.ledger.steps) == planned_traffic(runner.stage), rank
     nodes = [n for g in runner.stepper.graphs for n in g.graph.nodes]
     print("".join("b" if k != "wait_tensor" else "w" for n in nodes if getattr(n.target, "namespace", "") ==
                   "_c10d_functional" for k in [n.target.overloadpacket.__name__]))

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
 
 import planner.torch  # noqa: E402
+from planner.runtime.planned import planned_traffic  # noqa: E402
 from planner.runtime.workers import Context, Workers  # noqa: E402
 from tests.torch.training import made, optimizer_of, planned  # noqa: E402
 
@@ -36,7 +37,7 @@ def _profiled(context: Context, options: dict[str, Any], mode: str, folder: str)
     return profile.document() | {
         "text": str(profile),
         "changed": any(bool((_local(after[n]) != _local(before[n])).any()) for n in after),
-        "planned": runner.stage.planned(),
+        "planned": planned_traffic(runner.stage),
         "operators": [op.name for op in runner.graph.ops if op.name not in runner.stage.fixed],
         "left": any(p.grad is not None for p in module.parameters()),
     }

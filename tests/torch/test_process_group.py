@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import planner.torch  # noqa: E402
 from planner.runtime import collectives  # noqa: E402
+from planner.runtime.planned import planned_traffic  # noqa: E402
 from planner.runtime.workers import Context, Workers  # noqa: E402
 from tests.torch.training import KINDS, STAGES, made, planned  # noqa: E402
 
@@ -54,7 +55,7 @@ def _step(context: Context, name: str, options: dict[str, Any], natively: bool) 
     with Calls() as calls, torch.no_grad():
         runner.stage.step(runner.feed((*case.inputs, *case.targets), case.kwargs))
     ledger = runner.context.ledger
-    return dict(calls.counts), dict(calls.bytes), dict(ledger.steps), dict(ledger.inside), runner.stage.planned()
+    return dict(calls.counts), dict(calls.bytes), dict(ledger.steps), dict(ledger.inside), planned_traffic(runner.stage)
 
 
 @pytest.mark.parametrize("name", ["gpt", "einsum_moe", "resnet"])

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 import planner.torch
+from planner.runtime.planned import planned_traffic
 from planner.runtime.workers import Context
 from planner.torch.capture.exported import loss_of
 from tests.torch.models import CASES, Case
@@ -91,7 +92,7 @@ def train(
         loss.backward()
         trained.losses.append(loss.item())
         if not step:
-            trained.executed, trained.planned = dict(runner.context.ledger.steps), runner.stage.planned()
+            trained.executed, trained.planned = dict(runner.context.ledger.steps), planned_traffic(runner.stage)
             grads = {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
             trained.gradients = {n: whole(g).numpy() for n, g in grads.items()}
         stepping.step()

@@ -23,12 +23,13 @@ from planner.kernels.shards import Array
 from planner.planning import PlanDocument
 from planner.planning.programs import program_of
 from planner.runtime.apart import Apart
+from planner.runtime.cells import Taken
 from planner.runtime.live import peak_bytes
 from planner.runtime.outputs import own_loss
 from planner.runtime.parts import tensor_of
 from planner.runtime.placements import State
 from planner.runtime.session import Traffic
-from planner.runtime.stage import DRAW, Feed, Stage, Taken
+from planner.runtime.stage import DRAW, Feed, Stage
 from planner.runtime.timed import Timed
 from planner.runtime.training.data import Data, batch_rows
 from planner.runtime.training.finite import Suspect, first_not_finite

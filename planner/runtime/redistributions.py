@@ -1,0 +1,60 @@
+"""Redistributions of a stage's values and gradients, one by one and many in one collective."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.ir import DeviceMesh
+from planner.lowering import Redistribute
+from planner.runtime.cells import Cell, Value, accumulate, missing
+from planner.runtime.collectives import apply, apply_together
+from planner.runtime.workers import Context
+
+__all__ = ["Redistributions"]
+
+
+class Redistributions:
+    """`value` finds what is redistributed."""
+
+    def __init__(self, mesh: DeviceMesh, context: Context, value: Value) -> None:
+        self.mesh, self.context, self.value = mesh, context, value
+
+    def contribute(self, move: Redistribute, cells: Sequence[Cell], shared: Cell) -> None:
+        """Adds up a parameter's gradients of micro-batches that pass together."""
+        key = move.tensor, move.source
+        for cell in cells if cells[0] is not shared else ():
+            if key in cell.gradients:
+                accumulate(shared.gradients, key, cell.gradients.pop(key))
+
+    def one(self, move: Redistribute, cell: Cell, shared: Cell) -> None:
+        source = (move.tensor, move.source)
+        value = cell.gradients.pop(source, None) if move.gradient else self.value(source, cell, shared)
+        if value is None:
+            raise missing(f"{'gradient of ' if move.gradient else ''}{move.tensor}", move.source)
+        for step in move.steps:
+            value = apply(step, value, self.mesh, self.context)
+        if move.gradient:
+            accumulate(cell.gradients, (move.tensor, move.target), value)
+        else:
+            cell.values[move.tensor, move.target] = value
+
+    def together(self, moves: Sequence[Redistribute], cells: Sequence[Cell], shared: Cell) -> None:
+        """Redistributions of parameters by the same collectives, tensors of one type at once."""
+        for m in moves:
+            if m.gradient:
+                self.contribute(m, cells, shared)
+        store = shared.gradients if moves[0].gradient else shared.values
+        values = []
+        for m in moves:
+            source = m.tensor, m.source
+            value = shared.gradients.pop(source, None) if m.gradient else self.value(source, shared, shared)
+            if value is None:
+                raise missing(f"{'gradient of ' if m.gradient else ''}{m.tensor}", m.source)
+            values.append(value)
+        for steps in zip(*(m.steps for m in moves), strict=True):
+            values = apply_together(steps, values, self.mesh, self.context)
+        for m, value in zip(moves, values, strict=True):
+            if m.gradient:
+                accumulate(store, (m.tensor, m.target), value)
+            else:
+                store[m.tensor, m.target] = value
