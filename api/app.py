@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -12,19 +14,21 @@ from starlette.exceptions import HTTPException
 
 from planner.api.descriptions import describe, takes_model
 from planner.api.edge import Edge
-from planner.api.errors import Problem, of_status
+from planner.api.errors import invalid, of_status
 from planner.api.jobs.opening import open_store
 from planner.api.jobs.shared import shared_secret
 from planner.api.jobs.store import Store
 from planner.api.limits import Buckets
 from planner.api.observe import Metrics
 from planner.api.pages import Signer, own_secret
+from planner.api.quota import Quotas
 from planner.api.rates import SharedBuckets
 from planner.api.respond import Packed
 from planner.api.routes import routers
 from planner.api.service import Service
 from planner.api.settings import Settings
 from planner.api.watch import Changes
+from planner.api.webhooks import Deliveries
 from planner.version import __version__
 
 __all__ = ["create_app"]
@@ -47,27 +51,45 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         docs_url=None,  # it would load its scripts from another site
         redoc_url=None,
         redirect_slashes=False,
+        lifespan=_delivering,
     )
     service = Service(
         settings=settings,
         store=job_store,
-        changes=Changes(job_store.version, job_store.changes),
+        changes=Changes(job_store.version, job_store.stamps, job_store.changes),
         metrics=Metrics(),
         buckets=SharedBuckets(settings.rate, database) if database.remote else Buckets(settings.rate),
         signer=Signer(shared_secret(database) if database.remote else own_secret(settings.data)),
+        quotas=Quotas(settings.tenant_quota, job_store.used_bytes),
     )
     app.state.service = service
-    app.state.packed = Packed()
+    app.state.packed = Packed(settings.data)
     app.add_exception_handler(HTTPException, _bare)
     app.add_exception_handler(RequestValidationError, _malformed)
     mounted = routers()
     routes = [route for router in mounted for route in router.routes if isinstance(route, APIRoute)]
     uploads = frozenset(route.path for route in routes if takes_model(route))
-    app.add_middleware(Edge, settings=settings, metrics=service.metrics, uploads=uploads)
+    app.add_middleware(Edge, settings=settings, metrics=service.metrics, uploads=uploads, damaged=service.damaged)
     for router in mounted:
         app.include_router(router)
     app.state.allowed = [(route.path_regex, route.path, route.methods) for route in routes]
     return app
+
+
+@asynccontextmanager
+async def _delivering(app: FastAPI) -> AsyncIterator[None]:
+    """Webhooks are sent while the application runs, where it has any."""
+    service: Service = app.state.service
+    if not service.settings.webhook_hosts:
+        yield
+        return
+    task = asyncio.create_task(Deliveries(service.store, service.settings.webhook_hosts).run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 async def _bare(request: Request, e: Exception) -> Response:
@@ -85,9 +107,7 @@ async def _bare(request: Request, e: Exception) -> Response:
 
 async def _malformed(request: Request, e: Exception) -> Response:
     assert isinstance(e, RequestValidationError)
-    errors = [_field(found) for found in e.errors()]
-    message = "; ".join(f"{f['name']}: {f['detail']}" for f in errors[:3])
-    raise Problem("validation", message + ("; …" if len(errors) > 3 else ""), errors=errors)
+    raise invalid([_field(found) for found in e.errors()])
 
 
 def _field(found: Mapping[str, Any]) -> dict[str, str]:

@@ -6,14 +6,15 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from planner.api.errors import MEDIA_TYPE, Problem, from_store
-from planner.api.jobs.errors import StoreError
+from planner.api.jobs.errors import StoreDamaged, StoreError
 from planner.api.limits import check_length, limited
 from planner.api.logs import request_id_of
 from planner.api.observe import Metrics
@@ -25,6 +26,7 @@ __all__ = ["Edge"]
 
 _log = logging.getLogger("planner.service")
 
+GONE: Final = 499  # logged and counted where the client went away before its request was there
 SMALL_BODY: Final = 64 * 2**10  # of requests that carry no model
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 NOTHING: Final = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
@@ -44,10 +46,17 @@ _UNSAFE: Final = ("POST", "PUT", "PATCH", "DELETE")
 
 class Edge:
     """ASGI middleware, inside the framework's own and outside of everything else.  `uploads`: paths that may be sent a
-    model, and as many bytes as that takes."""
+    model, and as many bytes as that takes; `damaged`: is told of a store that is of no more use."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, uploads: frozenset[str]) -> None:
-        self.app, self.settings, self.metrics, self.uploads = app, settings, metrics, uploads
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        metrics: Metrics,
+        uploads: frozenset[str],
+        damaged: Callable[[StoreDamaged], None],
+    ) -> None:
+        self.app, self.settings, self.metrics, self.uploads, self.damaged = app, settings, metrics, uploads, damaged
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -63,6 +72,8 @@ class Edge:
         from a page of another site."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        if _host_of(f"http://{host}") != host:
+            raise Problem("bad-request", f"Host {host[:100]!r} is no host")
         if self.settings.names:
             known: tuple[str, ...] = (*self.settings.names, *_LOOPBACK)
         else:
@@ -73,10 +84,18 @@ class Edge:
         if method not in _UNSAFE:
             return
         origin = headers.get(b"origin")
-        if origin is not None and urlsplit(origin.decode("latin-1")).netloc.lower() != host:
+        if origin is not None and _host_of(origin.decode("latin-1")) != host:
             raise Problem("origin-forbidden", f"Origin {origin.decode('latin-1')[:100]!r} is not this service's")
         if headers.get(b"sec-fetch-site", b"same-origin") not in (b"same-origin", b"none"):
             raise Problem("origin-forbidden", "Sec-Fetch-Site says that the request comes from another site")
+
+
+def _host_of(origin: str) -> str | None:
+    """None where it is no address at all."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 class _Exchange:
@@ -102,6 +121,8 @@ class _Exchange:
             await self._answer()
         finally:
             metrics.open.dec()
+            if (leave := self.state.get("leave")) is not None:
+                leave()
             self._note()
 
     async def _answer(self) -> None:
@@ -113,7 +134,11 @@ class _Exchange:
             if self.method == "HEAD":
                 scope = self.scope_seen = {**scope, "method": "GET"}
             await self.edge.app(scope, limited(self.receive, limit), self._send)
+        except ClientDisconnect:  # nobody is there to be answered
+            self.status = self.status or GONE
         except Exception as e:
+            if isinstance(e, StoreDamaged):
+                self.edge.damaged(e)
             problem = self._problem(e)
             if problem.status >= 500 and not isinstance(e, Problem):
                 _log.error("fault", exc_info=e, extra={"fields": {"request_id": self.id, "path": self.scope["path"]}})

@@ -15,6 +15,7 @@ from planner.api.jobs.errors import (
     BlobDamaged,
     BlobMissing,
     IdempotencyConflict,
+    JobUnfinished,
     NotFound,
     QueueFull,
     StoreBusy,
@@ -24,9 +25,23 @@ from planner.api.jobs.errors import (
 from planner.api.jobs.problems import PROBLEMS as WORK
 from planner.api.jobs.problems import URN
 
-__all__ = ["MEDIA_TYPE", "PROBLEMS", "Problem", "ProblemType", "from_store", "from_work", "of_status", "type_of"]
+__all__ = [
+    "MEDIA_TYPE",
+    "MOST_ERRORS",
+    "PROBLEMS",
+    "Problem",
+    "ProblemType",
+    "from_store",
+    "from_work",
+    "invalid",
+    "of_status",
+    "type_of",
+]
 
 MEDIA_TYPE: Final = "application/problem+json"
+MOST_ERRORS: Final = 20  # fields that a problem lists; of more only the number is given, as thousands may be wrong
+MOST_DETAIL: Final = 4000  # characters of a detail, which may repeat what was sent
+MOST_FIELD: Final = 500  # and of what is wrong with one field
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +80,18 @@ PROBLEMS: Final[Mapping[str, ProblemType]] = {
     "origin-forbidden": ProblemType(
         403, "The request comes from another site", "Its `Origin` or `Sec-Fetch-Site` is not that of this service."
     ),
+    "quota-exceeded": ProblemType(
+        403,
+        "The tenant's quota is used up",
+        "`used_bytes` and `requested_bytes` are more than `limit_bytes`; remove jobs and plans that are not needed.",
+    ),
     "not-found": ProblemType(
         404, "There is no such thing", "It does not exist, was removed, or is not visible with this key."
     ),
     "method-not-allowed": ProblemType(405, "The method does not apply", "`Allow` lists those that do."),
     "not-acceptable": ProblemType(406, "No representation is acceptable", "`Accept` names none of those on offer."),
-    "body-timeout": ProblemType(408, "The request did not arrive", "Nothing of it came for too long."),
+    "body-timeout": ProblemType(408, "The request did not arrive", "Nothing of it came for too long, or too little."),
+    "job-unfinished": ProblemType(409, "The job has not ended", "Cancel it first."),
     "precondition-failed": ProblemType(412, "The precondition does not hold", "`If-Match` names another version."),
     "too-large": ProblemType(413, "The body is too large", "`limit_bytes` is the most that is taken."),
     "unsupported-media-type": ProblemType(415, "The body's type is not taken", "`expected` lists those that are."),
@@ -91,6 +112,19 @@ PROBLEMS: Final[Mapping[str, ProblemType]] = {
     "unavailable": ProblemType(503, "The service is not ready", "It starts, stops, or cannot reach its store."),
     **{name: ProblemType(*fields, _WORK[name]) for name, fields in WORK.items()},
 }
+
+
+def clipped(text: str, most: int) -> str:
+    """The text, or its beginning where it is longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def invalid(errors: Sequence[Mapping[str, str]]) -> Problem:
+    """Problem `validation` for these fields; its detail has the first three, and says how many are not listed."""
+    message = "; ".join(f"{e['name']}: {clipped(e['detail'], MOST_FIELD)}" for e in errors[:3])
+    unlisted = len(errors) - MOST_ERRORS
+    more = f"; {unlisted} more are not listed" if unlisted > 0 else "; …" if len(errors) > 3 else ""
+    return Problem("validation", message + more, errors=errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +149,8 @@ class Problem(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
-        self.fields = _Fields(name, detail, errors, more or {}, headers or {})
+        listed = [{k: clipped(v, MOST_FIELD) for k, v in e.items()} for e in errors[:MOST_ERRORS]]
+        self.fields = _Fields(name, clipped(detail, MOST_DETAIL), listed, more or {}, headers or {})
         self.kind = PROBLEMS[name]
 
     @property
@@ -150,6 +185,7 @@ def from_store(error: StoreError) -> Problem:
     names: tuple[tuple[type[StoreError], str, str], ...] = (
         (NotFound, "not-found", ""),
         (IdempotencyConflict, "idempotency-key-reused", ""),
+        (JobUnfinished, "job-unfinished", ""),
         (QueueFull, "queue-full", "5"),
         (StoreFull, "storage-full", "60"),
         (StoreBusy, "unavailable", "1"),

@@ -15,7 +15,7 @@ from planner.api.options import PlanQuery
 __all__ = ["with_fields"]
 
 _FIRST: Final = ("devices", "batch", "hardware", "mode", "memory_limit")  # that are not folded away
-_UNASKED: Final = ("name", "reproducible", "top_k")  # what the page does not offer
+_UNASKED: Final = ("name", "reproducible", "top_k", "webhook")  # what the page does not offer
 _NARROW: Final = '<div class="field">'
 _WIDE: Final = '<div class="field wide">'
 _PLACES: Final = {"<!-- first fields -->": True, "<!-- further fields -->": False}

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from planner.api.jobs.errors import NotFound, StoreError
-from planner.api.jobs.keys import Keys
+from planner.api.jobs.keys import MONITOR, Keys
 from planner.api.moments import moment
 from planner.api.settings import add_settings, settings_of
 from planner.errors import InputError, UsageError
@@ -27,8 +27,10 @@ _TENANT = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = actions.add_parser("create", help="make a key and print its secret, once")
-    create.add_argument(
-        "--tenant", required=True, metavar="T", help="the tenant that owns the key; tenants do not see each other"
+    owner = create.add_mutually_exclusive_group(required=True)
+    owner.add_argument("--tenant", metavar="T", help="the tenant that owns the key; tenants do not see each other")
+    owner.add_argument(
+        "--metrics", action="store_true", help="the key opens /metrics, which counts all tenants, and nothing else"
     )
     create.add_argument("--name", default="", metavar="N", help="what the key is for")
     create.add_argument(
@@ -56,12 +58,14 @@ def run(options: argparse.Namespace) -> int:
             )
         keys = Keys(open_database(data, settings.store))
         if options.action == "create":
-            if not _TENANT.fullmatch(options.tenant) or options.tenant == LOCAL:
+            if not options.metrics and (not _TENANT.fullmatch(options.tenant) or options.tenant == LOCAL):
                 raise UsageError(
                     f"--tenant {options.tenant!r}: expected lower-case letters, digits, '.', '_' and '-', and not "
                     "local, which stands for whoever uses the service without keys"
                 )
-            _create(keys, options)
+            if options.metrics and options.adopt:
+                raise UsageError("--adopt: a key for /metrics has no jobs; leave one of the two out")
+            _create(keys, MONITOR if options.metrics else options.tenant, options)
         elif options.action == "revoke":
             keys.revoke(options.key)
             print(json.dumps({"id": options.key}) if options.json else f"key {options.key} is revoked")
@@ -92,16 +96,16 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _create(keys: Keys, options: argparse.Namespace) -> None:
-    document: dict[str, Any] = {"tenant": options.tenant, "name": options.name}
+def _create(keys: Keys, tenant: str, options: argparse.Namespace) -> None:
+    document: dict[str, Any] = {"tenant": tenant, "name": options.name}
     said = ""
     if options.adopt:
-        key, secret, adopted = keys.create_adopting(options.tenant, options.name, LOCAL)
+        key, secret, adopted = keys.create_adopting(tenant, options.name, LOCAL)
         document |= {"adopted": {"jobs": adopted.jobs, "plans": adopted.plans}}
-        said = f"\n({options.tenant} has {adopted.jobs} jobs and {adopted.plans} plans that were made without keys)"
+        said = f"\n({tenant} has {adopted.jobs} jobs and {adopted.plans} plans that were made without keys)"
     else:
-        key, secret = keys.create(options.tenant, options.name)
-        if keys.jobs_of(LOCAL):
+        key, secret = keys.create(tenant, options.name)
+        if tenant != MONITOR and keys.jobs_of(LOCAL):
             print(
                 "jobs that were made without keys belong to no key; `planner keys create --tenant NAME --adopt` makes "
                 "one that has them",

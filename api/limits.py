@@ -17,6 +17,7 @@ from planner.api.errors import Problem
 __all__ = ["Buckets", "Rate", "check_length", "limited"]
 
 SILENCE: Final = 30.0  # seconds that a body may pause
+SLOWEST: Final = 8192.0  # bytes a second that it brings on the whole, beside the pause that it may make
 TENANTS: Final = 10_000  # buckets kept
 
 
@@ -40,20 +41,35 @@ def check_length(declared: bytes | None, limit: int) -> None:
         raise too_large(limit)
 
 
-def limited(receive: Receive, limit: int, silence: float = SILENCE) -> Receive:
-    """The body as it arrives.  Problem once there is more than `limit` bytes of it, or nothing for `silence` s."""
+def limited(
+    receive: Receive,
+    limit: int,
+    silence: float = SILENCE,
+    slowest: float = SLOWEST,
+    clock: Callable[[], float] = time.monotonic,
+) -> Receive:
+    """The body as it arrives.  Problem once there is more than `limit` bytes of it, nothing for `silence` s, or less
+    than `slowest` bytes a second beside that time."""
     taken = 0
+    waited = 0.0  # for the sender: what the service takes to store a body is not the sender's time
     complete = False
 
     async def receive_some() -> Any:
-        nonlocal taken, complete
+        nonlocal taken, waited, complete
         if complete:
             return await receive()
+        left = silence + taken / slowest - waited
+        began = clock()
         try:
-            message = await asyncio.wait_for(receive(), silence)
+            message = await asyncio.wait_for(receive(), min(silence, left))
         except TimeoutError:
-            reason = f"nothing of the body came for {silence:g} s"
+            complete = True
+            if left < silence:
+                reason = f"{taken} bytes of the body came in {waited + left:.0f} s; expected {slowest:g} a second"
+            else:
+                reason = f"nothing of the body came for {silence:g} s"
             raise Problem("body-timeout", reason, headers={"Connection": "close"}) from None
+        waited += clock() - began
         if message["type"] != "http.request":
             complete = True
             return message

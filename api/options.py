@@ -27,8 +27,17 @@ class _Query(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    webhook: Annotated[
+        str | None,
+        Field(
+            min_length=8,
+            max_length=1000,
+            description="URL that is sent a signed request once the job has ended (docs/service.md).",
+        ),
+    ] = None
+
     def _given(self, *but: str) -> dict[str, Any]:
-        given = self.model_dump(exclude_none=True, exclude_defaults=True, exclude={"name", *but})
+        given = self.model_dump(exclude_none=True, exclude_defaults=True, exclude={"name", "webhook", *but})
         if "bind" in given:
             bindings(given["bind"])
             given["bind"] = sorted(set(given["bind"]))

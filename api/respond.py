@@ -7,12 +7,14 @@ import gzip
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
+from planner.api.bodies import IN_MEMORY, Content, Filed, Held, filed, packed, pieces, whole
 from planner.api.errors import Problem
 
 __all__ = ["REVALIDATE", "Packed", "accepted", "constant", "document", "matches", "represent"]
@@ -20,30 +22,41 @@ __all__ = ["REVALIDATE", "Packed", "accepted", "constant", "document", "matches"
 REVALIDATE: Final = "private, no-cache"  # to be kept, and asked for again each time: a removed plan is gone at once
 _COMPRESSIBLE: Final = ("application/json", "text/html", "text/plain", "text/css", "text/javascript")
 _WORTHWHILE: Final = 2048  # bytes
-_CACHE_BYTES: Final = 32 * 2**20  # bytes of compressed answers
+_KEPT_BYTES: Final[Mapping[type, int]] = {Held: 16 * 2**20, Filed: 512 * 2**20}  # of compressed bodies
 VARY: Final = "Accept-Encoding, Authorization, Cookie"
 
-Load = Callable[[], Awaitable[bytes]]
+Load = Callable[[], Awaitable[Content]]
 
 
 class Packed:
-    """Compressed bodies by digest, those used last."""
+    """Compressed bodies by digest, those used last: small ones in memory, large ones in files of the folder."""
 
-    def __init__(self) -> None:
-        self.by_digest: OrderedDict[str, bytes] = OrderedDict()
-        self.size = 0
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._by_digest: OrderedDict[str, Content] = OrderedDict()
+        self._begun: dict[str, asyncio.Task[Content]] = {}
+        self._sizes = dict.fromkeys(_KEPT_BYTES, 0)
 
-    async def of(self, digest: str, load: Load) -> bytes:
-        if (found := self.by_digest.get(digest)) is not None:
-            self.by_digest.move_to_end(digest)
+    async def of(self, digest: str, load: Load) -> Content:
+        """However many ask for it at once, it is made once.  OSError where there is no room for it."""
+        if (found := self._by_digest.get(digest)) is not None:
+            self._by_digest.move_to_end(digest)
             return found
-        packed = await asyncio.to_thread(gzip.compress, await load(), 5, mtime=0)
-        if digest not in self.by_digest:
-            self.by_digest[digest] = packed
-            self.size += len(packed)
-        while self.size > _CACHE_BYTES:
-            self.size -= len(self.by_digest.popitem(last=False)[1])
-        return packed
+        task = self._begun.get(digest)
+        if task is None:
+            task = self._begun[digest] = asyncio.create_task(self._made(digest, load))
+            task.add_done_callback(lambda _: self._begun.pop(digest))
+        return await asyncio.shield(task)
+
+    async def _made(self, digest: str, load: Load) -> Content:
+        made = await asyncio.to_thread(packed, await load(), self.folder)
+        self._by_digest[digest] = made
+        self._sizes[type(made)] += made.size
+        for kind, most in _KEPT_BYTES.items():
+            while self._sizes[kind] > most:
+                oldest = next(d for d, content in self._by_digest.items() if type(content) is kind)
+                self._sizes[kind] -= self._by_digest.pop(oldest).size
+        return made
 
 
 def _weights(header: str) -> dict[str, float]:
@@ -104,16 +117,23 @@ async def represent(
 ) -> Response:
     """A body with the SHA-256 `digest`, or 304 where the caller has it; loaded only where it has to be sent."""
     tag = digest[:32]
-    packed = size >= _WORTHWHILE and _compressible(media_type) and _gzips(request)
+    compressed = size >= _WORTHWHILE and _compressible(media_type) and _gzips(request)
     response_headers = {"vary": VARY, "cache-control": REVALIDATE, **(headers or {})}
-    response_headers["etag"] = f'"{tag}.gzip"' if packed else f'"{tag}"'
+    response_headers["etag"] = f'"{tag}.gzip"' if compressed else f'"{tag}"'
     known = request.headers.get("if-none-match")
     if known is not None and matches(known, tag):
         return Response(status_code=304, headers=response_headers)
-    if packed:
+    if compressed:
+        try:
+            body = await request.app.state.packed.of(digest, load)
+        except OSError:  # no room for it: as it is, then
+            compressed = False
+            response_headers["etag"] = f'"{tag}"'
+    if compressed:
         response_headers["content-encoding"] = "gzip"
-    body = await (request.app.state.packed.of(digest, load) if packed else load())
-    return Response(body, media_type=media_type, headers=response_headers)
+    else:
+        body = await load()
+    return _answer(request, body, media_type, response_headers)
 
 
 async def constant(
@@ -121,8 +141,8 @@ async def constant(
 ) -> Response:
     """A body that is at hand, with its validator."""
 
-    async def load() -> bytes:
-        return body
+    async def load() -> Content:
+        return Held(body)
 
     digest = hashlib.sha256(body).hexdigest()
     return await represent(request, load, media_type, digest=digest, size=len(body), headers=headers)
@@ -137,7 +157,19 @@ def document(
     if len(body) >= _WORTHWHILE and _gzips(request):
         response_headers["content-encoding"] = "gzip"
         body = gzip.compress(body, 1, mtime=0)  # a page of a list at most: below a millisecond
-    return Response(body, status_code=status, media_type="application/json", headers=response_headers)
+    content = Held(body) if len(body) <= IN_MEMORY else filed(body, request.app.state.packed.folder)
+    return _answer(request, content, "application/json", response_headers, status)
+
+
+def _answer(
+    request: Request, body: Content, media_type: str, headers: Mapping[str, str], status: int = 200
+) -> Response:
+    if body.size <= IN_MEMORY:
+        return Response(whole(body), status_code=status, media_type=media_type, headers=headers)
+    headers = {**headers, "content-length": str(body.size)}
+    if request.state.method == "HEAD":
+        return Response(status_code=status, media_type=media_type, headers=headers)
+    return StreamingResponse(pieces(body), status_code=status, media_type=media_type, headers=headers)
 
 
 def _compressible(media_type: str) -> bool:

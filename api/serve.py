@@ -109,7 +109,7 @@ def _serve(settings: Settings, store: Store, listening: socket.socket) -> int:
 
     config = uvicorn.Config(
         app,
-        http=Wire,
+        http=Wire.of(settings.stall, settings.connections),
         log_config=None,
         access_log=False,  # the edge writes one line a request
         server_header=False,
@@ -120,6 +120,12 @@ def _serve(settings: Settings, store: Store, listening: socket.socket) -> int:
         ws="none",
     )
     server = Server(config)
+
+    def end() -> None:
+        changes.stop()
+        server.should_exit = True
+
+    app.state.service.on_damage = end
     sys.setswitchinterval(0.001)  # a thread that has read or written hands over at once, not after five milliseconds
     gc.collect()
     gc.freeze()  # what is loaded by now stays: looking through it again and again would stop the world
@@ -127,4 +133,6 @@ def _serve(settings: Settings, store: Store, listening: socket.socket) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.handle_exit)
     server.run(sockets=[listening])
+    if app.state.service.damage is not None:
+        raise InputError(f"--data {settings.data}: {app.state.service.damage}")
     return 0 if server.started else 1

@@ -35,6 +35,10 @@ def _bytes(text: str) -> int:
         raise ValueError(str(e)) from e
 
 
+def _quota(text: str) -> int:
+    return 0 if text.strip() == "0" else _bytes(text)
+
+
 def _number(text: str) -> float:
     try:
         return float(text)
@@ -93,6 +97,12 @@ def _sandbox(text: str) -> Mode:
     return found
 
 
+def _share(text: str) -> str:
+    if text not in ("all", "tenant"):
+        raise ValueError("expected all or tenant")
+    return text
+
+
 def _setting(parse: Callable[[str], Any], description: str, metavar: str) -> dict[str, Any]:
     return {"parse": parse, "description": description, "metavar": metavar}
 
@@ -137,6 +147,13 @@ class Settings:
         default=200.0, metadata=_setting(_rate, "requests per second and tenant, bursts of twice as many; 0: all", "R")
     )
     queue: int = field(default=100, metadata=_setting(_count(1), "unfinished jobs of one tenant", "N"))
+    tenant_quota: int = field(
+        default=0, metadata=_setting(_quota, "bytes of one tenant's jobs and plans; 0: any number", "SIZE")
+    )
+    failed_retention: float = field(
+        default=1.0,
+        metadata=_setting(_positive("days"), "days until what failed and cancelled jobs brought is removed", "DAYS"),
+    )
     retention: float = field(
         default=30.0, metadata=_setting(_positive("days"), "days until a finished job is removed", "DAYS")
     )
@@ -148,8 +165,23 @@ class Settings:
         default=3600.0,
         metadata=_setting(_positive("seconds"), "after which an event stream ends, to be taken up again", "S"),
     )
+    stall: float = field(
+        default=30.0, metadata=_setting(_positive("seconds"), "after which a reader that takes nothing is cut off", "S")
+    )
+    connections: int = field(
+        default=2000, metadata=_setting(_count(0), "open connections of one address; 0: any number", "N")
+    )
+    open_requests: int = field(
+        default=1000, metadata=_setting(_count(1), "requests of one tenant that are answered at a time", "N")
+    )
+    share: str = field(
+        default="all", metadata=_setting(_share, "whose equal requests are one computation", "all|tenant")
+    )
     names: tuple[str, ...] = field(
         default=(), metadata=_setting(_names, "host names that requests may be addressed to", "HOST,…")
+    )
+    webhook_hosts: tuple[str, ...] = field(
+        default=(), metadata=_setting(_names, "hosts that webhooks of jobs may go to; none: no webhooks", "HOST,…")
     )
     https: bool = field(default=False, metadata=_setting(_switch, "yes: behind a proxy that speaks TLS", "yes|no"))
 
@@ -178,7 +210,7 @@ def _default(f: Field[Any]) -> str:
     if isinstance(value, bool):
         value = "yes" if value else "no"
     elif f.metadata["metavar"] == "SIZE":
-        value = f"{value // 2**20} MiB" if value < 2**30 else f"{value // 2**30} GiB"
+        value = "0" if not value else f"{value // 2**20} MiB" if value < 2**30 else f"{value // 2**30} GiB"
     elif isinstance(value, float):
         value = f"{value:g}"
     return f"; default: {value}"

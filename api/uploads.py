@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -16,15 +17,14 @@ from starlette.requests import Request
 
 from planner.api.errors import Problem
 from planner.api.jobs.blob_store import BlobStore
-from planner.api.jobs.blobs import digest_bytes
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
-__all__ = ["BODY_TYPES", "Upload", "receive"]
+__all__ = ["BODY_TYPES", "IN_MEMORY", "Upload", "received"]
 
 BODY_TYPES: Final = ("application/octet-stream", "multipart/form-data")
-_IN_MEMORY: Final = 2**20  # larger ones go by way of a file
+IN_MEMORY: Final = 128 * 2**10  # larger ones go by way of a file: a thousand senders that take their time hold little
 _HEADER: Final = 8192  # bytes of a part's headers
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -42,7 +42,7 @@ class _Piece:
     def write(self, chunk: bytes) -> None:
         self.size += len(chunk)
         self.chunks.append(chunk)
-        if self.file is None and self.size > _IN_MEMORY:
+        if self.file is None and self.size > IN_MEMORY:
             self.file = self.blobs.spool()
         if self.file is not None:
             for piece in self.chunks:
@@ -50,16 +50,27 @@ class _Piece:
             self.file.writelines(self.chunks)
             self.chunks.clear()
 
-    async def keep(self) -> str:
-        """The digest, once the blob is there."""
+    def digest(self) -> str:
+        """Once all of it is there."""
+        for piece in self.chunks:
+            self.hash.update(piece)
+        return self.hash.hexdigest()
+
+    async def keep(self, digest: str) -> None:
+        """Makes it a blob."""
         if self.file is not None:
-            digest = self.hash.hexdigest()
             await asyncio.to_thread(self.blobs.adopt, self.file, digest)
-            return digest
-        content = b"".join(self.chunks)
-        if not self.blobs.remote and digest_bytes(content) in self.blobs:
-            return self.blobs.put(content)  # nothing to be written: not worth a thread
-        return await asyncio.to_thread(self.blobs.put, content)
+        elif not self.blobs.remote and digest in self.blobs:
+            self.blobs.put(b"".join(self.chunks))  # nothing to be written: not worth a thread
+        else:
+            await asyncio.to_thread(self.blobs.put, b"".join(self.chunks))
+
+    def content(self) -> bytes:
+        """All of it."""
+        if self.file is None:
+            return b"".join(self.chunks)
+        self.file.seek(0)
+        return self.file.read()
 
     def drop(self) -> None:
         if self.file is not None:
@@ -69,15 +80,29 @@ class _Piece:
 
 @dataclass(slots=True)
 class Upload:
-    """Digests of the blobs by part, `model` and perhaps `constraints`; `stem` of the model's file name, if given."""
+    """Digests by part, `model` and perhaps `constraints`; `stem` of the model's file name, if given."""
 
     digests: dict[str, str] = field(default_factory=dict)
     size: int = 0
     stem: str | None = None
+    pieces: dict[str, _Piece] = field(default_factory=dict)
+
+    def take(self, name: str) -> bytes:
+        """The content of a part, which is no part of the upload any more."""
+        piece = self.pieces.pop(name)
+        del self.digests[name]
+        self.size -= piece.size
+        return piece.content()
+
+    async def keep(self) -> None:
+        """Makes all of it blobs; without that, nothing of it is left."""
+        for name, piece in self.pieces.items():
+            await piece.keep(self.digests[name])
 
 
-async def receive(request: Request, blobs: BlobStore, parts: Collection[str]) -> Upload:
-    """`parts`: those that a form may have.
+@asynccontextmanager
+async def received(request: Request, blobs: BlobStore, parts: Collection[str]) -> AsyncIterator[Upload]:
+    """`parts`: those that a form may have.  Within the block the upload may be kept.
 
     Problem where the body is of another type, malformed, too large, too slow, or there is no model in it."""
     coding = request.headers.get("content-encoding", "identity").strip().lower()
@@ -113,12 +138,12 @@ async def receive(request: Request, blobs: BlobStore, parts: Collection[str]) ->
         if not pieces.get("model", _NONE).size:
             raise _bad("model", "the body holds no model; send the bytes of an ONNX file")
         for name, piece in pieces.items():
-            out.digests[name] = await piece.keep()
+            out.pieces[name], out.digests[name] = piece, piece.digest()
             out.size += piece.size
+        yield out
     finally:
         for piece in pieces.values():
             piece.drop()
-    return out
 
 
 class _Empty:

@@ -1,27 +1,52 @@
-"""Waiting for the store to change: one look at its change counter for all who wait.
-
-Where the store knows which tasks were written to, who waits for another one is left waiting.
-"""
+"""Waiting for tasks to change: one look at the store for all who wait, which wakes those whose task has changed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 
-__all__ = ["Changes"]
+__all__ = ["Changes", "Watch"]
 
 EVERY = 0.02  # seconds between two looks
 
+_log = logging.getLogger("planner.service")
+
+
+class Watch:
+    """One who waits for a task."""
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self.changed = asyncio.Event()
+
+    async def wait(self, seconds: float) -> bool:
+        """Whether the task may have changed since the last wait, or since the watch began: returns once it has, the
+        seconds are over, or the server stops."""
+        if self._changes.stopping:
+            return True
+        self._changes.look()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.changed.wait(), seconds)
+        changed = self.changed.is_set()
+        self.changed.clear()
+        return changed
+
 
 class Changes:
-    """`version` is cheap and differs once anything was written; `changes`: by which tasks since then, None where it may
-    be any.  Nobody waiting, nobody looking."""
+    """`version` is cheap and differs once anything was written; `changes` says by which tasks since then, None where it
+    may be any; `stamps` of tasks differ once these have changed.  Nobody waiting, nobody looking."""
 
     def __init__(
-        self, version: Callable[[], int], changes: Callable[[int], frozenset[int] | None] = lambda since: None
+        self,
+        version: Callable[[], int],
+        stamps: Callable[[Collection[int]], Mapping[int, Hashable]],
+        changes: Callable[[int], frozenset[int] | None] = lambda since: None,
     ) -> None:
-        self._version, self._changes = version, changes
-        self._waiting: dict[asyncio.Future[None], int | None] = {}  # and the task that it is about
+        self._version, self._stamps, self._changes = version, stamps, changes
+        self._watches: dict[int, set[Watch]] = {}
+        self._seen: dict[int, Hashable] = {}  # stamps of the tasks that are watched
         self._looker: asyncio.Task[None] | None = None
         self.stopping = False
 
@@ -29,42 +54,52 @@ class Changes:
         """The server ends: nobody waits any longer.  May be called from a signal handler."""
         self.stopping = True
 
-    def version(self) -> int | None:
-        """To be asked before the store is, and handed to `wait` after it; None where the store cannot say."""
+    @contextlib.contextmanager
+    def watch(self, task: int) -> Iterator[Watch]:
+        """To be begun before the task is read: whatever changes from then on ends a wait."""
+        watch = Watch(self)
+        self._watches.setdefault(task, set()).add(watch)
         try:
-            return self._version()
-        except Exception:
-            return None  # who reads the store meets the error, and answers with it
+            yield watch
+        finally:
+            self._watches[task].discard(watch)
+            if not self._watches[task]:
+                del self._watches[task]
+                self._seen.pop(task, None)
 
-    async def wait(self, seconds: float, task: int | None = None, since: int | None = None) -> None:
-        """Returns once the store may have changed after `since` (without it: from now on), as far as the task is
-        concerned where one is given, the seconds are over, or the server stops."""
-        if self.stopping or (since is not None and self.version() != since and self._concerns(task, since)):
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[future] = task
+    def look(self) -> None:
+        """Sees to it that somebody looks."""
         if self._looker is None or self._looker.done():
             self._looker = asyncio.create_task(self._look())
-        try:
-            await asyncio.wait_for(future, seconds)
-        except TimeoutError:
-            pass
-        finally:
-            del self._waiting[future]
 
     async def _look(self) -> None:
-        seen: int | None = None  # the first look wakes all: they may have read before it
-        while self._waiting:
-            version = self.version()
-            found = version if version is not None else seen if seen is not None else 0
-            if found != seen or self.stopping:
-                changed = None if seen is None or self.stopping else self._changes(seen)
-                seen = found
-                for future, task in self._waiting.items():
-                    if not future.done() and (changed is None or task is None or task in changed):
-                        future.set_result(None)
+        seen: int | None = None
+        while self._watches and not self.stopping:
+            try:
+                version = self._version()
+                # Of tasks that nobody has watched before, whoever began may have read an older state: they wake once.
+                changed = self._since(seen, version)
+                due = [t for t in self._watches if changed is None or t in changed or t not in self._seen]
+                found = await asyncio.to_thread(self._stamps, due) if due else {}
+            except Exception as e:
+                _log.warning("the store cannot be looked at", extra={"fields": {"why": str(e)}})
+                self._wake(list(self._watches))  # who wakes and reads meets the error, and answers with it
+                seen = None
+            else:
+                seen = version
+                self._wake([task for task in due if task not in self._seen or self._seen[task] != found.get(task)])
+                self._seen |= {task: found.get(task) for task in due if task in self._watches}
             await asyncio.sleep(EVERY)
+        if self.stopping:
+            self._wake(list(self._watches))
 
-    def _concerns(self, task: int | None, since: int) -> bool:
-        changed = self._changes(since)
-        return changed is None or task is None or task in changed
+    def _since(self, seen: int | None, version: int) -> frozenset[int] | None:
+        """Tasks that may have changed between the two; None: any."""
+        if version == seen:
+            return frozenset()
+        return None if seen is None else self._changes(seen)
+
+    def _wake(self, tasks: Collection[int]) -> None:
+        for task in tasks:
+            for watch in self._watches.get(task, ()):
+                watch.changed.set()

@@ -73,10 +73,12 @@ class Workers:
             "child-wall": s.child_wall,
             "retention-days": s.retention,
             "sandbox": s.sandbox,
+            "failed-retention-days": s.failed_retention,
             "parent": os.getpid(),  # the worker ends soon after this process, also when that is killed
             "pulse": pulse,
         }
         options = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
+        options += ["--no-cache"] if s.share == "tenant" else []
         return [sys.executable, "-m", "planner", "worker", *options]
 
     def _begin(self, slots: int, pulse: int) -> subprocess.Popen[bytes]:

@@ -125,7 +125,7 @@ class NoPlan(ProblemError):
 
 
 class LimitMet(ProblemError):
-    """The computation met a limit of the service: memory, CPU time, time, or it died again and again."""
+    """It met a limit of the service: memory, CPU time, time, the tenant's quota, or it died again and again."""
 
 
 class TargetRefuses(ProblemError):
@@ -152,6 +152,7 @@ _BY_NAME: dict[str, type[ProblemError]] = {
     "child-wall": LimitMet,
     "idempotency-key-reused": Conflict,
     "no-plan": NoPlan,
+    "quota-exceeded": LimitMet,
     "result-too-large": LimitMet,
     "target-refuses": TargetRefuses,
 }

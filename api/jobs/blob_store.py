@@ -33,6 +33,15 @@ class BlobStore(Protocol):
     def content(self, digest: str) -> Iterator[bytes]:
         """Its bytes in pieces, as they are: not compared with the digest, and not removed.  BlobMissing."""
 
+    def open(self, digest: str) -> IO[bytes]:
+        """A file at its beginning, once all of it was compared with the digest.  BlobMissing, BlobDamaged."""
+
+    def remove(self, digest: str, keep: Callable[[str], bool]) -> None:
+        """Removes a blob that is not to `keep`, where it is there."""
+
+    def expect_room(self) -> None:
+        """StoreFull or StoreUnusable where nothing could be kept."""
+
     def lay(self, digest: str, target: Path) -> None:
         """Makes the blob a file, which may share its bytes with it: the file must not be written to.  BlobMissing,
         StoreBusy, OSError."""

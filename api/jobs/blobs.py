@@ -27,6 +27,7 @@ from planner.files import replace_file
 __all__ = ["YOUNG", "Blob", "Blobs", "digest_bytes", "is_digest"]
 
 _PIECE = 1 << 20
+ROOM = 2**20  # bytes that a folder has room for while it is of use
 YOUNG = 3600.0  # seconds for which a blob needs no row
 
 
@@ -87,6 +88,16 @@ class Blobs:
         except OSError as e:
             raise _unusable(self.folder, e) from e
 
+    def expect_room(self) -> None:
+        """StoreFull, StoreUnusable: where not even a small file can be written."""
+        with self.spool() as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, ROOM)
+            except OSError as e:
+                raise _unusable(self.folder, e) from e
+            finally:
+                os.unlink(file.name)
+
     def adopt(self, file: IO[bytes], digest: str) -> None:
         """Makes a spooled file, whose content has this digest, a blob without a copy; errors as of `put`."""
         path = self.path(digest)
@@ -139,6 +150,34 @@ class Blobs:
                 shutil.copyfile(path, target)
         except FileNotFoundError:
             raise BlobMissing(f"blob {digest}: there is none; it was removed, or never kept") from None
+
+    def open(self, digest: str) -> IO[bytes]:
+        """The file at its beginning, once all of it was compared with the digest.  BlobMissing, BlobDamaged."""
+        path = self.path(digest)
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            raise BlobMissing(f"blob {digest}: there is none; it was removed, or never kept") from None
+        except OSError as e:
+            raise BlobDamaged(f"blob {digest}: cannot be read ({e.strerror})") from e
+        try:
+            whole = hashlib.file_digest(file, "sha256").hexdigest() == digest
+        except OSError as e:
+            file.close()
+            raise BlobDamaged(f"blob {digest}: cannot be read ({e.strerror})") from e
+        if not whole:
+            file.close()
+            with contextlib.suppress(OSError):
+                path.unlink()  # so that the same content can be kept again
+            raise BlobDamaged(f"blob {digest}: its file has other content, and was removed")
+        file.seek(0)
+        return file
+
+    def remove(self, digest: str, keep: Callable[[str], bool]) -> None:
+        """A blob that is not to `keep`, where it is there; writers wait meanwhile, as of `purge`."""
+        with self._holding(fcntl.LOCK_EX), contextlib.suppress(FileNotFoundError):
+            if not keep(digest):
+                self.path(digest).unlink()
 
     def __contains__(self, digest: object) -> bool:
         return isinstance(digest, str) and is_digest(digest) and self.path(digest).is_file()

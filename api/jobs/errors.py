@@ -6,6 +6,7 @@ __all__ = [
     "BlobDamaged",
     "BlobMissing",
     "IdempotencyConflict",
+    "JobUnfinished",
     "LeaseLost",
     "NotFound",
     "QueueFull",
@@ -30,6 +31,10 @@ class NotFound(StoreError):
 
 class IdempotencyConflict(StoreError):
     """The idempotency key was used for another request."""
+
+
+class JobUnfinished(StoreError):
+    """The job is queued or running; cancel it first."""
 
 
 class QueueFull(StoreError):

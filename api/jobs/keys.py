@@ -15,7 +15,9 @@ from planner.api.jobs.database import Database, Transaction, repeated
 from planner.api.jobs.errors import NotFound
 from planner.api.jobs.records import Key
 
-__all__ = ["Keys"]
+__all__ = ["MONITOR", "Keys"]
+
+MONITOR = ".metrics"  # whose keys open the metrics of the whole service and nothing else; no tenant may be called so
 
 PREFIX = "planner"  # lets scanners of leaked secrets know what they found
 
@@ -56,9 +58,9 @@ class Keys:
         return None if row is None else str(row["tenant"])
 
     def exist(self) -> bool:
-        """Whether there has been any key, revoked ones too."""
+        """Whether there has been any tenant's key, revoked ones too."""
         with self.database.read() as db:
-            return db.execute("SELECT 1 FROM keys LIMIT 1").fetchone() is not None
+            return db.execute("SELECT 1 FROM keys WHERE tenant <> ? LIMIT 1", (MONITOR,)).fetchone() is not None
 
     def list(self, tenant: str | None = None) -> list[Key]:
         """Of one tenant or of all, oldest first, revoked ones too."""

@@ -25,11 +25,19 @@ class Purged:
     bytes: int
 
 
-def purge(database: Database, blobs: BlobStore, retention_s: float, *, young_s: float = YOUNG) -> Purged:
+def purge(
+    database: Database,
+    blobs: BlobStore,
+    retention_s: float,
+    failed_s: float | None = None,
+    *,
+    young_s: float = YOUNG,
+) -> Purged:
     """`retention_s`: seconds since a job ended, a plan was made (while a job has it, it stays), or a
-    result was last asked for."""
+    result was last asked for.  `failed_s`: as of `Store.purge`."""
     with database.read() as db:
-        before = db.now - retention_s
+        now = db.now
+        before = now - retention_s
     jobs = _rows(
         database,
         "DELETE FROM jobs WHERE id IN (SELECT j.id FROM jobs j JOIN tasks t ON t.id = j.task"
@@ -51,6 +59,14 @@ def purge(database: Database, blobs: BlobStore, retention_s: float, *, young_s: 
         " AND used_at < :before",  # not one that is asked for at this moment
         before,
     )
+    if failed_s is not None:
+        _rows(
+            database,
+            "DELETE FROM files WHERE task IN (SELECT t.id FROM tasks t WHERE t.status IN ('failed', 'cancelled')"
+            " AND t.finished_at < :before AND t.plan IS NULL"
+            " AND EXISTS (SELECT 1 FROM files f WHERE f.task = t.id) LIMIT :batch)",
+            now - failed_s,
+        )
     with database.write(durable=False) as db:
         db.execute("DELETE FROM codes WHERE worker IN (SELECT name FROM workers WHERE seen_at < ?)", (before,))
         db.execute("DELETE FROM workers WHERE seen_at < ?", (before,))

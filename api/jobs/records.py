@@ -70,7 +70,8 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`seq` counts from 1 in each job.  Types: queued, started, phase, progress, message, restarted, and at last one of
+    """`seq` grows by 1 from event to event: from 1, or from anywhere where others had begun the task.  Types: queued,
+    started, phase, progress, message, restarted, and at last one of
     succeeded, failed, cancelled."""
 
     seq: int

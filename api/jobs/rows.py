@@ -10,7 +10,8 @@ from typing import Any
 from planner.api.jobs.blobs import Blob
 from planner.api.jobs.database import Row, Transaction
 from planner.api.jobs.errors import NotFound
-from planner.api.jobs.records import Event, JobRecord, Plan, TaskState
+from planner.api.jobs.joined import attempts_of, progress_of
+from planner.api.jobs.records import JobRecord, Plan, TaskState
 
 __all__ = [
     "FILE",
@@ -19,7 +20,6 @@ __all__ = [
     "WAIT",
     "add_event",
     "current_task",
-    "event_of",
     "files_of",
     "job_of",
     "job_record",
@@ -36,7 +36,7 @@ FILE = "INSERT INTO files (task, way, name, digest, media_type, size) VALUES"
 WAIT = "INSERT INTO queue (lane, tenant, task, not_before) VALUES (?, ?, ?, ?)"
 JOB = """
 SELECT j.id, j.tenant, j.name, j.created_at, j.left_at, j.cut, j.task, j.status,
-  t.kind, t.started_at, t.finished_at, t.progress, t.summary, t.error, t.options, t.attempts,
+  t.kind, t.created_at AS begun_at, t.started_at, t.finished_at, t.progress, t.summary, t.error, t.options, t.attempts,
   (SELECT p.id FROM plans p WHERE p.tenant = j.tenant AND p.id = t.plan) AS plan
 FROM jobs j JOIN tasks t ON t.id = j.task
 """
@@ -71,11 +71,6 @@ def add_event(db: Transaction, task: int, kind: str, data: Mapping[str, Any], at
         " FROM events WHERE task = ?",
         (task, kind, json.dumps(dict(data)), at, at, task),
     )
-
-
-def event_of(row: Row, earliest: float) -> Event:
-    """What happened before `earliest` is said to have happened then."""
-    return Event(row["seq"], row["type"], json.loads(row["data"]), max(row["at"], earliest))
 
 
 def files_of(db: Transaction, task: int, way: str) -> dict[str, Blob]:
@@ -114,12 +109,12 @@ def job_of(row: Row) -> JobRecord:
         # Of a task that was there before the job: the job began when it came.
         started_at=began,
         finished_at=None if finished is None else max(finished, began or created),
-        progress={} if apart else json.loads(row["progress"]),
+        progress={} if apart else progress_of(row),
         plan=None if apart else row["plan"],
         error=None if apart else _json(row["error"]),
         summary={} if apart else json.loads(row["summary"]),
         options=json.loads(row["options"]),
-        attempts=row["attempts"],
+        attempts=attempts_of(row),
         task=row["task"],
     )
 

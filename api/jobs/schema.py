@@ -43,6 +43,12 @@ CREATE TABLE blobs (
   digest TEXT PRIMARY KEY, size INTEGER NOT NULL, touched_at REAL NOT NULL, stored_at REAL, doomed_at REAL
 ) WITHOUT ROWID"""
 _SECRETS: Final = "CREATE TABLE secrets (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+_ENDED_SESSIONS: Final = "CREATE TABLE ended_sessions (hash TEXT PRIMARY KEY, until REAL NOT NULL) WITHOUT ROWID"
+_WEBHOOKS: Final = """
+CREATE TABLE webhooks (
+  job TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE, url TEXT NOT NULL, secret TEXT NOT NULL,
+  tries INTEGER NOT NULL, next_at REAL NOT NULL
+) WITHOUT ROWID"""
 _RATES: Final = "CREATE TABLE rates (tenant TEXT PRIMARY KEY, level REAL NOT NULL, at REAL NOT NULL) WITHOUT ROWID"
 
 TABLES: Final = f"""
@@ -105,6 +111,8 @@ CREATE TABLE keys (
 {_BLOBS};
 {_SECRETS};
 {_RATES};
+{_ENDED_SESSIONS};
+{_WEBHOOKS};
 """
 
 
@@ -165,6 +173,8 @@ _STEPS: Final = {
         _BLOBS,
         _SECRETS,
         _RATES,
+        _ENDED_SESSIONS,
+        _WEBHOOKS,
         "INSERT INTO counts (what, status, shard, n) SELECT 'tasks', status, 0, COUNT(*) FROM tasks GROUP BY status",
         "INSERT INTO counts (what, status, shard, n) SELECT 'jobs', status, 0, COUNT(*) FROM jobs GROUP BY status",
         "INSERT INTO waiting (lane, tenant, tasks, first)"

@@ -253,7 +253,7 @@ class Slot:
         if self._taking is None:
             folder, files, plan = self.child.folder, self.answer["files"], self.answer["plan"]
             take = partial(take_in, store.blobs, folder, files, plan, self.limits.result_bytes)
-            if size_of(folder) <= AT_ONCE:
+            if size_of(folder) <= AT_ONCE and not store.blobs.remote:
                 return take()
             pool = ThreadPoolExecutor(1, "result")
             self._taking = pool.submit(take)

@@ -7,7 +7,7 @@ any thread of any process that has opened the folder.  What `submit` returned is
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from planner.api.jobs.blob_store import BlobStore
 from planner.api.jobs.blobs import Blobs
 from planner.api.jobs.database import Database, Row, Transaction, repeated
 from planner.api.jobs.endings import end_task, give_plan
-from planner.api.jobs.errors import BlobMissing, IdempotencyConflict, NotFound, QueueFull
+from planner.api.jobs.errors import BlobMissing, IdempotencyConflict, JobUnfinished, NotFound, QueueFull
+from planner.api.jobs.joined import events_of
 from planner.api.jobs.keys import Keys
 from planner.api.jobs.lanes import LANES
 from planner.api.jobs.leases import Leases
@@ -28,7 +29,6 @@ from planner.api.jobs.rows import (
     WAIT,
     add_event,
     current_task,
-    event_of,
     files_of,
     job_of,
     job_record,
@@ -37,8 +37,11 @@ from planner.api.jobs.rows import (
     state_of,
     ticket,
 )
+from planner.api.jobs.sessions import Sessions
 from planner.api.jobs.sqlite import SqliteDatabase
 from planner.api.jobs.tasks import Submission, Task
+from planner.api.jobs.usage import discard, used_bytes
+from planner.api.jobs.webhooks import Webhooks
 
 __all__ = ["Store"]
 
@@ -46,6 +49,7 @@ QUEUE = 100  # requests of one tenant that may wait
 USED_EVERY = 3600.0  # seconds between two notes that a result was used
 BEHIND_EVERY_EVENT = 2**62
 BEHIND_ALL = "~"  # sorts behind every ticket
+TOGETHER = 500  # tasks looked at by one statement
 FAILURE_S = 600.0  # for which a failure is answered as it is: limits and load may have had a part in it
 
 
@@ -64,6 +68,8 @@ class Store:
         self.blobs: BlobStore = Blobs(folder / "blobs") if blobs is None else blobs
         self.keys = Keys(self.database)
         self.leases = Leases(self.database)
+        self.sessions = Sessions(self.database)
+        self.webhooks = Webhooks(self.database)
         self._queue = queue
 
     # Jobs
@@ -104,6 +110,34 @@ class Store:
         if row["plan"] is not None:
             give_plan(db, tenant, s.name, row["id"], row["plan"], now)
         return Submitted(job_record(db, tenant, job), created=True)
+
+    def expect_room(self, tenant: str, task: Task | None = None, idempotency: str | None = None) -> bool:
+        """Whether `submit` would add nothing that the tenant has not; QueueFull where it would refuse.  Without a task:
+        of one that nobody has begun.  Writes nothing."""
+        with self.database.read() as db:
+            known = "SELECT 1 FROM jobs WHERE tenant = ? AND idempotency = ?"
+            if idempotency is not None and db.execute(known, (tenant, idempotency)).fetchone():
+                return True
+            row = None if task is None else current_task(db, task.key)
+            begun = row is not None and self._stands(db, row, db.now)
+            if row is None or not begun or (row["status"] == "queued" and not _waits(db, tenant, row)):
+                self._have_room(db, tenant)
+            return False
+
+    def used_bytes(self, tenant: str, beside: Collection[str] = ()) -> int:
+        """Of the blobs that the tenant's jobs and plans refer to, each once, without those of the digests `beside`."""
+        return used_bytes(self.database, tenant, beside)
+
+    def discard(self, digest: str, wanted: Callable[[str], bool]) -> None:
+        """Removes a blob that no task names, and that is not `wanted` by a request that has not named it yet."""
+        discard(self.database, self.blobs, digest, wanted)
+
+    def forget_job(self, tenant: str, job: str) -> None:
+        """The tenant has the job no more; its plan stays until that is forgotten, too.  NotFound, JobUnfinished."""
+        with self.database.write() as db:
+            if not job_record(db, tenant, job).ended:
+                raise JobUnfinished(f"job {job} has not ended; cancel it first")
+            db.execute("DELETE FROM jobs WHERE id = ?", (job,))
 
     def answered(self, tenant: str, task: Task) -> JobRecord | None:
         """The tenant's latest job on this task where that has succeeded and all of its result is there: an equal
@@ -165,20 +199,13 @@ class Store:
         """Those with a higher `seq` than `after`, in order.  NotFound."""
         with self.database.read() as db:
             row = db.execute(
-                "SELECT task, created_at, left_at, cut FROM jobs WHERE tenant = ? AND id = ?", (tenant, job)
+                "SELECT j.id, j.task, j.created_at, j.left_at, j.cut, t.started_at"
+                " FROM jobs j JOIN tasks t ON t.id = j.task WHERE j.tenant = ? AND j.id = ?",
+                (tenant, job),
             ).fetchone()
             if row is None:
                 raise NotFound(f"job {job}: there is none")
-            cut = row["cut"]
-            rows = db.execute(
-                "SELECT seq, type, data, at FROM events WHERE task = ? AND seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
-                (row["task"], after, BEHIND_EVERY_EVENT if cut is None else cut, limit),
-            )
-            # When others began the task is nobody's business but theirs.
-            found = [event_of(r, row["created_at"]) for r in rows]
-            if cut is not None and after <= cut and len(found) < limit:
-                found.append(Event(cut + 1, "cancelled", {"plan": None}, row["left_at"]))
-            return found
+            return events_of(db, row, after, limit)
 
     # Tasks without a job: artifacts, diffs
 
@@ -257,6 +284,28 @@ class Store:
         """Tasks that were written to after that version; None: it may have been any."""
         return self.database.changes(since)
 
+    def stamps(self, tasks: Collection[int]) -> dict[int, tuple[Any, ...]]:
+        """Of each task that is there, what differs once its state, its events, or the jobs on it have changed."""
+        out: dict[int, tuple[Any, ...]] = {}
+        listed = list(tasks)
+        with self.database.read() as db:
+            for k in range(0, len(listed), TOGETHER):
+                some = listed[k : k + TOGETHER]
+                rows = db.execute(
+                    "SELECT t.id, t.status, t.cancel, (SELECT MAX(seq) FROM events e WHERE e.task = t.id),"
+                    " (SELECT COUNT(j.left_at) FROM jobs j WHERE j.task = t.id)"
+                    f" FROM tasks t WHERE t.id IN ({', '.join('?' * len(some))})",
+                    some,
+                )
+                out |= {row[0]: (row[1], row[2], row[3], row[4]) for row in rows}
+        return out
+
+    def expect_writable(self) -> None:
+        """StoreFull, StoreBusy or StoreUnusable where a request could not be accepted."""
+        self.blobs.expect_room()
+        with self.database.write(durable=False):
+            pass
+
     def latest(self) -> float | None:
         """When the newest job came; None where there is none."""
         with self.database.read() as db:
@@ -279,9 +328,10 @@ class Store:
         workers = self.leases.workers()
         return out | {"workers": len(workers), "slots": sum(workers.values())}
 
-    def purge(self, retention_s: float) -> Purged:
-        """Removes jobs, plans and results that ended or were used longer ago, and blobs that nothing names."""
-        return purge(self.database, self.blobs, retention_s)
+    def purge(self, retention_s: float, failed_s: float | None = None) -> Purged:
+        """Removes jobs, plans and results that ended or were used longer ago, and blobs that nothing names; `failed_s`:
+        seconds after which that is so of what a task that failed or was cancelled without a plan refers to."""
+        return purge(self.database, self.blobs, retention_s, failed_s)
 
     # Inside
 
@@ -323,13 +373,9 @@ class Store:
             add_event(db, made, "queued", {}, now)
         else:
             db.execute("UPDATE tasks SET used_at = ? WHERE id = ?", (now, row["id"]))
-            waits = (row["lane"], tenant, row["id"])
-            if (
-                row["status"] == "queued"
-                and not db.execute("SELECT 1 FROM queue WHERE lane = ? AND tenant = ? AND task = ?", waits).fetchone()
-            ):
+            if row["status"] == "queued" and not _waits(db, tenant, row):
                 self._have_room(db, tenant)
-                db.execute(WAIT, (*waits, 0.0))
+                db.execute(WAIT, (row["lane"], tenant, row["id"], 0.0))
         found = current_task(db, task.key)
         assert found is not None
         return found
@@ -348,3 +394,9 @@ def _last_job(db: Transaction) -> str | None:
     """Id of the newest job of all."""
     found: str | None = db.execute("SELECT MAX(id) FROM jobs").fetchone()[0]
     return found
+
+
+def _waits(db: Transaction, tenant: str, row: Row) -> bool:
+    """Whether the task stands in the tenant's queue."""
+    place = (row["lane"], tenant, row["id"])
+    return db.execute("SELECT 1 FROM queue WHERE lane = ? AND tenant = ? AND task = ?", place).fetchone() is not None

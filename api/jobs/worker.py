@@ -75,6 +75,8 @@ class Worker:
     entry: Entry = main
     sandbox: Mode = "auto"
     pulse: Pulse = field(default_factory=lambda: Pulse(None))
+    failed_s: float | None = None
+    cached: bool = True
 
     def __post_init__(self) -> None:
         self.name = f"{os.uname().nodename[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -216,7 +218,7 @@ class Worker:
                 folder,
                 self.limits,
                 self._confinement,
-                cache_of(self.store.folder, claim.inputs) if claim.kind == "plan" else None,
+                cache_of(self.store.folder, claim.inputs) if self.cached and claim.kind == "plan" else None,
             )
             child = begin(work, self.store.blobs, self.entry)
         except (OSError, EOFError) as e:  # EOFError: the fork server has just died; the next child begins another
@@ -247,7 +249,7 @@ class Worker:
                     leap / DAY_S,
                 )
             else:
-                log.info("purged %s", self.store.purge(self.retention_s))
+                log.info("purged %s", self.store.purge(self.retention_s, self.failed_s))
         except (StoreError, OSError) as e:
             log.error("purging: %s", e)
 
@@ -283,6 +285,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--retention-days", type=float, metavar="D", help="days after which results are removed; default: never"
     )
     parser.add_argument(
+        "--failed-retention-days",
+        type=float,
+        metavar="D",
+        help="days after which what failed and cancelled jobs brought is removed; default: as --retention-days",
+    )
+    parser.add_argument(
+        "--no-cache", action="store_true", help="answer no search by that of another job on an equal graph"
+    )
+    parser.add_argument(
         "--sandbox", choices=MODES, default=None, help="what children are kept from; see `planner serve --help`"
     )
     parser.add_argument("--pulse", type=int, help=argparse.SUPPRESS)  # what the parent listens to, for it to set
@@ -290,8 +301,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.retention_days is not None and not options.retention_days > 0:
-        raise UsageError(f"--retention-days {options.retention_days:g}: expected a number above zero")
+    for name in ("retention_days", "failed_retention_days"):
+        days = getattr(options, name)
+        if days is not None and not days > 0:
+            raise UsageError(f"--{name.replace('_', '-')} {days:g}: expected a number above zero")
     log_to()
     mode = options.sandbox or settings_of(argparse.Namespace()).sandbox
     announce(mode)
@@ -303,8 +316,17 @@ def run(options: argparse.Namespace) -> int:
         store = open_store(settings.data.resolve(), settings.store, settings.blobs)
         for name in HIDDEN:
             os.environ.pop(name, None)
-        pulse = Pulse(options.pulse)
-        worker = Worker(store, options.slots, limits, retention, options.parent, sandbox=mode, pulse=pulse)
+        worker = Worker(
+            store,
+            options.slots,
+            limits,
+            retention,
+            options.parent,
+            sandbox=mode,
+            pulse=Pulse(options.pulse),
+            failed_s=None if options.failed_retention_days is None else options.failed_retention_days * 86400.0,
+            cached=not options.no_cache,
+        )
 
         def stop(_number: int, _frame: object) -> None:
             worker.stopping = True

@@ -15,7 +15,7 @@ from planner.api.links import progress_of
 from planner.api.respond import document
 from planner.api.routes.plans import PlanId, Prefer
 from planner.api.schemas import Artifact, Artifacts, Pending
-from planner.api.service import PATIENCE, preferred_wait, service_of
+from planner.api.service import PATIENCE, Service, preferred_wait, service_of
 from planner.emit import TARGETS
 
 __all__ = ["explanation_of", "pending", "router", "sources", "waits"]
@@ -116,7 +116,7 @@ async def get_artifact(
     if name in plan.files:
         blob = plan.files[name]
     elif name in MADE:
-        state = await service.made(_task(plan, name), tenant, waits(request))
+        state = await service.made(_task(service, plan, name), tenant, waits(request))
         if not state.ended:
             return pending(request, state)
         blob = next(iter(state.result.values()))
@@ -132,16 +132,18 @@ def sources(plan: Plan, *, model: bool = True) -> dict[str, str]:
     return {n: plan.files[n].digest for n in names if n in plan.files}
 
 
-def explanation_of(plan: Plan, operator: str | None, alternatives: int) -> Task:
+def explanation_of(service: Service, plan: Plan, operator: str | None, alternatives: int) -> Task:
     """Equal to the one that another route asks for."""
-    return Task("explanation", sources(plan), {"operator": operator, "alternatives": alternatives})
+    options = {"operator": operator, "alternatives": alternatives}
+    return service.task(plan.tenant, "explanation", sources(plan), options)
 
 
-def _task(plan: Plan, name: str) -> Task:
+def _task(service: Service, plan: Plan, name: str) -> Task:
     if name == "explain.json":
-        return explanation_of(plan, None, 3)
+        return explanation_of(service, plan, None, 3)
     target = TARGETS.get(name.removesuffix(".zip"))
-    return Task("artifact", sources(plan, model=target is not None and "model" in target.needs), {"name": name})
+    inputs = sources(plan, model=target is not None and "model" in target.needs)
+    return service.task(plan.tenant, "artifact", inputs, {"name": name})
 
 
 def waits(request: Request) -> float:

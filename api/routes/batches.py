@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
 
+from planner.api.admission import admitted_together, expect_body
 from planner.api.auth import Tenant, within_rate
 from planner.api.descriptions import BINARY, header, problems
 from planner.api.errors import Problem
-from planner.api.jobs.records import JobRecord
-from planner.api.jobs.store import Store
-from planner.api.jobs.tasks import Submission, Task
+from planner.api.jobs.tasks import Submission
 from planner.api.links import job_of
 from planner.api.options import PlanQuery
 from planner.api.respond import document
 from planner.api.routes.plans import REFUSALS, IdempotencyKey
 from planner.api.schemas import Batch
 from planner.api.service import service_of
-from planner.api.uploads import receive
+from planner.api.uploads import received
 from planner.errors import UsageError
 from planner.requests.wording import in_keywords
 
@@ -82,41 +79,27 @@ BODY: Final = {
 async def create_batch(request: Request, tenant: Tenant, idempotency_key: IdempotencyKey = None) -> Response:
     """Each request becomes a job like any other.  All are taken, or none: the limits of the tenant count them all."""
     service = service_of(request)
-    upload = await receive(request, service.store.blobs, PARTS)
-    if "requests" not in upload.digests:
-        raise _invalid("requests", "the form has no part of this name; expected a JSON list of requests")
-    queries = await service.blocking.run(tenant, _queries, service.store, upload.digests.pop("requests"))
-    if len(queries) > 1:
-        await within_rate(request, service, tenant, len(queries) - 1)
-    service.metrics.uploaded.inc(upload.size)
-    submissions = [
-        Submission(Task("plan", upload.digests, {**options, "name": name}), name)
-        for options, name in ((o, q.name or upload.stem or "model") for q, o in queries)
-    ]
-    jobs = await service.blocking.run(tenant, _submitted, service.store, tenant, submissions, idempotency_key)
+    await expect_body(request, service, tenant, None if idempotency_key is None else f"{idempotency_key} 0")
+    async with received(request, service.store.blobs, PARTS) as upload:
+        if "requests" not in upload.digests:
+            raise _invalid("requests", "the form has no part of this name; expected a JSON list of requests")
+        queries = await service.blocking.run(tenant, _queries, upload.take("requests"))
+        if len(queries) > 1:
+            await within_rate(request, service, tenant, len(queries) - 1)
+        service.metrics.uploaded.inc(upload.size)
+        submissions = []
+        for query, options in queries:
+            name = query.name or upload.stem or "model"
+            task = service.task(tenant, "plan", upload.digests, {**options, "name": name})
+            submissions.append(Submission(task, name))
+        jobs = await admitted_together(service, tenant, submissions, upload, idempotency_key)
     return document(request, Batch(jobs=[job_of(j) for j in jobs]), status=202, headers={"retry-after": "1"})
 
 
-def _submitted(
-    store: Store, tenant: str, submissions: Sequence[Submission], idempotency: str | None
-) -> list[JobRecord]:
-    if idempotency is not None:
-        whole = [[s.task.kind, dict(s.task.inputs), dict(s.task.options)] for s in submissions]
-        fingerprint = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
-        # No caller's key has a space in it.
-        keyed = [Submission(s.task, s.name, f"{idempotency} {k}", fingerprint) for k, s in enumerate(submissions)]
-        return [made.job for made in store.submit_all(tenant, keyed)]
-    known = [store.answered(tenant, s.task) for s in submissions]
-    new = [s for s, job in zip(submissions, known, strict=True) if job is None]
-    made = iter(store.submit_all(tenant, new) if new else ())
-    return [next(made).job if job is None else job for job in known]
-
-
-def _queries(store: Store, digest: str) -> list[tuple[PlanQuery, dict[str, Any]]]:
+def _queries(content: bytes) -> list[tuple[PlanQuery, dict[str, Any]]]:
     """The requests, and the options of their tasks.
 
     Problem where one is not as documented, UsageError where its options contradict each other."""
-    content = store.blobs.read(digest)
     if len(content) > LONGEST:
         raise _invalid("requests", f"expected {LONGEST} bytes at most, found {len(content)}")
     try:

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from planner.api.auth import Tenant
 from planner.api.descriptions import header, problems
-from planner.api.jobs.tasks import Task
 from planner.api.respond import VARY, accepted
 from planner.api.routes.artifacts import PENDING, pending, waits
 from planner.api.routes.plans import Prefer
@@ -60,7 +59,7 @@ async def get_diff(
     chosen = form or _FORMS[accepted(request, tuple(_FORMS))]
     plans = {side: await service.look(service.store.plan, tenant, plan) for side, plan in (("a", a), ("b", b))}
     inputs = {side: plan.files["plan.json"].digest for side, plan in plans.items()}
-    state = await service.made(Task("diff", inputs, {"form": chosen}), tenant, waits(request))
+    state = await service.made(service.task(tenant, "diff", inputs, {"form": chosen}), tenant, waits(request))
     if not state.ended:
         return pending(request, state)
     blob = next(iter(state.result.values()))

@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from planner.api.admission import admitted, expect_body
 from planner.api.auth import Tenant
 from planner.api.descriptions import model_body, problems
 from planner.api.errors import Problem
-from planner.api.jobs.tasks import Task
 from planner.api.options import EvaluationQuery, refuse_repeated
-from planner.api.routes.plans import ANSWERS, REFUSALS, IdempotencyKey, Prefer, submitted
+from planner.api.routes.plans import ANSWERS, REFUSALS, IdempotencyKey, Prefer, submitted, webhook_of
 from planner.api.service import service_of
-from planner.api.uploads import Upload, receive
+from planner.api.uploads import Upload, received
 from planner.errors import UsageError
 
 __all__ = ["router"]
@@ -44,17 +44,23 @@ async def create_evaluation(
     service = service_of(request)
     refuse_repeated((name for name, _ in request.query_params.multi_items()), EvaluationQuery)
     options = query.task_options()
+    webhook = webhook_of(request, service, query.webhook)
     if query.plan is None:
         headers = request.headers
         if headers.get("content-length", "0") == "0" and not {"content-type", "transfer-encoding"} & set(headers):
             raise UsageError("strategy: send the model in the body")
-        upload = await receive(request, service.store.blobs, ("model",))
-        name = query.name or upload.stem or "model"
+        await expect_body(request, service, tenant, idempotency_key)
+        async with received(request, service.store.blobs, ("model",)) as upload:
+            name = query.name or upload.stem or "model"
+            task = service.task(tenant, "evaluation", upload.digests, {**options, "name": name})
+            service.metrics.uploaded.inc(upload.size)
+            job = await admitted(service, tenant, task, upload, name, idempotency_key)
     else:
         plan = await service.look(service.store.plan, tenant, query.plan)
         if "model.onnx" not in plan.files:
             raise Problem("usage", "the plan's model was not kept; plan the model again, or send it with a strategy")
         inputs = {"model": plan.files["model.onnx"].digest, "plan": plan.files["plan.json"].digest}
-        upload, name = Upload(inputs), query.name or plan.name
-    task = Task("evaluation", upload.digests, {**options, "name": name})
-    return await submitted(request, service, tenant, task, upload, name, idempotency_key)
+        name = query.name or plan.name
+        task = service.task(tenant, "evaluation", inputs, {**options, "name": name})
+        job = await admitted(service, tenant, task, Upload(), name, idempotency_key)
+    return await submitted(request, service, job, webhook)

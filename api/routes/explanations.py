@@ -49,7 +49,7 @@ async def get_explanation(
     """Every alternative is searched again with it pinned: this may take as long as some searches."""
     service = service_of(request)
     plan = await service.look(service.store.plan, tenant, plan_id)
-    state = await service.made(explanation_of(plan, operator, alternatives), tenant, waits(request))
+    state = await service.made(explanation_of(service, plan, operator, alternatives), tenant, waits(request))
     if not state.ended:
         return pending(request, state)
     blob = next(iter(state.result.values()))

@@ -1,4 +1,4 @@
-"""Whether the service lives, is ready, and how it does: for load balancers and monitors, without a key."""
+"""Whether the service lives and is ready, for load balancers without a key, and how it does, for monitors with one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from planner.api.auth import expect_monitor
 from planner.api.descriptions import problems, text
 from planner.api.errors import Problem
 from planner.api.observe import METRICS_TYPE
@@ -38,7 +39,7 @@ async def healthz(request: Request) -> Response:
     "/readyz",
     operation_id="getReadiness",
     summary="It can take requests",
-    responses={200: {"model": Health}, **problems(keys=False)},
+    responses={200: {"model": Health}, **problems("storage-full", keys=False)},
 )
 async def readyz(request: Request) -> Response:
     """503 while no worker is at work, or the store cannot be written to."""
@@ -47,6 +48,7 @@ async def readyz(request: Request) -> Response:
         raise Problem("unavailable", "the service is stopping")
     if not await run_in_threadpool(service.store.leases.workers):
         raise Problem("unavailable", "no worker is at work; requests wait until one is", headers={"Retry-After": "1"})
+    await service.expect_writable()
     return document(request, _ALIVE)
 
 
@@ -54,9 +56,13 @@ async def readyz(request: Request) -> Response:
     "/metrics",
     operation_id="getMetrics",
     summary="Prometheus metrics",
-    responses={200: text("text/plain", "In the text format of Prometheus"), **problems(keys=False)},
+    responses={200: text("text/plain", "In the text format of Prometheus"), **problems("unauthorised", keys=False)},
+    openapi_extra={"security": [{"key": []}]},
 )
 async def metrics(request: Request) -> Response:
+    """They count what all tenants do, so that no tenant's key opens them: `planner keys create --metrics` makes one.
+    A service without any key shows them to whoever is on its machine."""
+    expect_monitor(request, service_of(request))
     service = service_of(request)
     counts = await run_in_threadpool(service.store.counts)
     return Response(service.metrics.text(_flat(counts)), headers={"content-type": METRICS_TYPE})

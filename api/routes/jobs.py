@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, Final, Literal
@@ -26,9 +27,11 @@ __all__ = ["router"]
 
 router = APIRouter(tags=["jobs"])
 
+_EVENT_ID = re.compile("[0-9]{1,18}")
+
 STREAMS = 100  # event streams of one tenant
 BATCH = 500  # events read at a time
-KEY_S = 1.0  # between two looks whether the key of a stream stands still
+KEY_S = 0.5  # between two looks whether the key of a stream stands still, which streams of a key share
 EVENT: Final = {
     "type": "object",
     "properties": {
@@ -91,6 +94,25 @@ async def get_job(request: Request, tenant: Tenant, job_id: JobId, prefer: Prefe
     return await _waited(request, service, await service.look(service.store.job, tenant, job_id))
 
 
+@router.delete(
+    "/v1/jobs/{job_id}",
+    operation_id="forgetJob",
+    summary="Forget a job that has ended",
+    status_code=204,
+    response_class=Response,
+    responses={
+        204: {"description": "It is gone"},
+        **problems("origin-forbidden", "not-found", "job-unfinished", "validation", "storage-full"),
+    },
+)
+async def forget_job(request: Request, tenant: Tenant, job_id: JobId) -> Response:
+    """Its plan stays until that is forgotten, too."""
+    service = service_of(request)
+    await service.blocking.run(tenant, service.store.forget_job, tenant, job_id)
+    service.quotas.forget(tenant)
+    return Response(status_code=204)
+
+
 @router.post(
     "/v1/jobs/{job_id}:cancel",
     operation_id="cancelJob",
@@ -140,8 +162,7 @@ async def get_events(
     service = service_of(request)
     job = await service.look(service.store.job, tenant, job_id)
     # Whoever has a clock that runs backwards, or something that is no number, gets all events again.
-    after = int(last_event_id) if last_event_id and last_event_id.isascii() and last_event_id.isdigit() else 0
-    after = min(after, 2**62)
+    after = int(last_event_id) if last_event_id and _EVENT_ID.fullmatch(last_event_id) else 0
     if after and not await service.look(service.store.events, tenant, job_id, after - 1, 1):
         after = 0  # no event of this job: nothing would ever come behind it
     if job.ended and not await service.look(service.store.events, tenant, job_id, after, 1):
@@ -158,11 +179,18 @@ async def get_events(
 
 
 def _may_go_on(request: Request, service: Service, tenant: str) -> bool:
-    """Whether the key or session stands still."""
-    try:
-        return tenant_of(request, service) == tenant
-    except Problem:
-        return False
+    """Whether the key or session stands still: looked at once for all streams that were opened by it."""
+    shown = f"{request.headers.get('authorization')} {request.headers.get('cookie')}"
+    found = service.shown.get(shown)
+    if found is None or time.monotonic() > found[0] + KEY_S:
+        try:
+            holder = tenant_of(request, service)
+        except Problem:
+            holder = None
+        if len(service.shown) >= STREAMS * 100:
+            service.shown.clear()
+        found = service.shown[shown] = time.monotonic(), holder
+    return found[1] == tenant
 
 
 async def _stream(
@@ -175,29 +203,26 @@ async def _stream(
     beat = service.settings.heartbeat
     try:
         yield b"retry: 1000\n\n"
-        spoken = time.monotonic()
+        spoken = key_checked = time.monotonic()
         until = spoken + service.settings.longest_stream
-        key_checked = spoken
-        while not service.changes.stopping and time.monotonic() < until:
-            if time.monotonic() > key_checked + KEY_S:
-                if not await service.look(may_go_on):
-                    return
-                key_checked = time.monotonic()
-            since = service.changes.version()
-            found = await service.look(service.store.events, tenant, job, after, BATCH)
-            if found:
-                after, spoken = found[-1].seq, time.monotonic()
-                yield b"".join(_text(e.seq, e.type, {"at": moment(e.at), **e.data}) for e in found)
-                if found[-1].last:
-                    return
-                continue
-            left = spoken + beat - time.monotonic()
-            if left <= 0:
-                spoken = time.monotonic()
-                yield b": still here\n\n"
-                continue
-            now = time.monotonic()
-            await service.changes.wait(max(0.0, min(left, until - now, key_checked + KEY_S - now)), task, since)
+        with service.changes.watch(task) as watch:
+            changed = True
+            while not service.changes.stopping and (now := time.monotonic()) < until:
+                if now > key_checked + KEY_S:
+                    if not await service.look(may_go_on):
+                        return
+                    key_checked = now
+                found = await service.look(service.store.events, tenant, job, after, BATCH) if changed else []
+                if found:
+                    after, spoken = found[-1].seq, now
+                    yield b"".join(_text(e.seq, e.type, {"at": moment(e.at), **e.data}) for e in found)
+                    if found[-1].last:
+                        return
+                    continue
+                if now >= spoken + beat:
+                    spoken = now
+                    yield b": still here\n\n"
+                changed = await watch.wait(max(0.0, min(spoken + beat, until, key_checked + KEY_S) - now))
     finally:
         service.metrics.streams.dec()
         service.streams[tenant] -= 1

@@ -1,4 +1,4 @@
-"""The page at `/` and its files."""
+"""The page at `/` and its files, and the page of the interface at `/docs`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
+from planner.api.documentation import documentation
 from planner.api.errors import Problem
 from planner.api.form import with_fields
 from planner.api.respond import constant
@@ -39,11 +40,17 @@ async def _file(request: Request, name: str) -> Response:
     path = _files().get(name)
     if path is None:
         raise Problem("not-found", f"there is no file {name[:100]!r}")
-    headers = {"content-security-policy": page_policy(), "cache-control": "no-cache", "vary": "Accept-Encoding"}
+    return await constant(request, _content(path), _TYPES[path.suffix], _headers())
+
+
+def _headers() -> dict[str, str]:
+    return {"content-security-policy": page_policy(), "cache-control": "no-cache", "vary": "Accept-Encoding"}
+
+
+@cache
+def _content(path: Path) -> bytes:
     content = path.read_bytes()
-    if path.suffix == ".html":
-        content = with_fields(content.decode()).encode()
-    return await constant(request, content, _TYPES[path.suffix], headers)
+    return with_fields(content.decode()).encode() if path.suffix == ".html" else content
 
 
 @router.get("/")
@@ -54,3 +61,12 @@ async def index(request: Request) -> Response:
 @router.get("/static/{name:path}")
 async def static(request: Request, name: str) -> Response:
     return await _file(request, name)
+
+
+@router.get("/docs")
+async def docs(request: Request) -> Response:
+    """The OpenAPI document for people; made once, as the document is."""
+    found: bytes | None = getattr(request.app.state, "documentation", None)
+    if found is None:
+        found = request.app.state.documentation = documentation(request.app.openapi()).encode()
+    return await constant(request, found, _TYPES[".html"], _headers())

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
-from planner.api.auth import Tenant
+from planner.api.admission import admitted, expect_body
+from planner.api.auth import Tenant, mark_of
 from planner.api.descriptions import header, link, model_body, problems
 from planner.api.errors import Problem
-from planner.api.jobs.tasks import Task
+from planner.api.jobs.records import JobRecord
 from planner.api.links import entry_of, job_of
 from planner.api.options import PlanQuery, refuse_repeated
 from planner.api.pages import next_link
 from planner.api.respond import document, matches
 from planner.api.schemas import Job, Plans
 from planner.api.service import Service, preferred_wait, service_of
-from planner.api.uploads import Upload, receive
+from planner.api.uploads import received
+from planner.api.webhooks import checked
 
 __all__ = [
     "ANSWERS",
@@ -33,6 +33,7 @@ __all__ = [
     "Prefer",
     "router",
     "submitted",
+    "webhook_of",
 ]
 
 router = APIRouter(tags=["plans"])
@@ -78,7 +79,7 @@ ANSWERS: Final[Mapping[int | str, dict[str, Any]]] = {
 # What may be said to whoever sends a model.
 REFUSALS: Final = (
     *("origin-forbidden", "body-timeout", "too-large", "unsupported-media-type", "validation", "usage"),
-    *("idempotency-key-reused", "input-lost", "queue-full", "storage-full"),
+    *("idempotency-key-reused", "input-lost", "queue-full", "quota-exceeded", "storage-full"),
 )
 
 
@@ -105,25 +106,32 @@ async def create_plan(
     service = service_of(request)
     refuse_repeated((name for name, _ in request.query_params.multi_items()), PlanQuery)
     options = query.task_options()
-    upload = await receive(request, service.store.blobs, ("model", "constraints"))
-    name = query.name or upload.stem or "model"
-    task = Task("plan", upload.digests, {**options, "name": name})
-    return await submitted(request, service, tenant, task, upload, name, idempotency_key)
+    webhook = webhook_of(request, service, query.webhook)
+    await expect_body(request, service, tenant, idempotency_key)
+    async with received(request, service.store.blobs, ("model", "constraints")) as upload:
+        name = query.name or upload.stem or "model"
+        task = service.task(tenant, "plan", upload.digests, {**options, "name": name})
+        service.metrics.uploaded.inc(upload.size)
+        job = await admitted(service, tenant, task, upload, name, idempotency_key)
+    return await submitted(request, service, job, webhook)
+
+
+def webhook_of(request: Request, service: Service, url: str | None) -> tuple[str, str] | None:
+    """URL and secret of the webhook that a request asks for.  Problem where it may not have it."""
+    if url is None:
+        return None
+    secret = mark_of(request, service)
+    if secret is None:
+        raise Problem("usage", "webhook: it is signed by the key of the request, and the service has no keys")
+    return checked(url, service.settings.webhook_hosts), secret
 
 
 async def submitted(
-    request: Request, service: Service, tenant: str, task: Task, upload: Upload, name: str, idempotency: str | None
+    request: Request, service: Service, job: JobRecord, webhook: tuple[str, str] | None = None
 ) -> Response:
-    """The job on a task, waited for where the caller prefers that."""
-    service.metrics.uploaded.inc(upload.size)
-    identity = [task.kind, dict(task.inputs), dict(task.options)]
-    fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-    job = await service.look(service.store.answered, tenant, task) if idempotency is None else None
-    if job is None:
-        made = await service.blocking.run(
-            tenant, service.store.submit, tenant, task, name=name, idempotency=idempotency, fingerprint=fingerprint
-        )
-        job = made.job
+    """The job, waited for where the caller prefers that."""
+    if webhook is not None:
+        await service.blocking.run(job.tenant, service.store.webhooks.add, job.id, *webhook)
     headers = {"location": f"/v1/jobs/{job.id}"}
     wait = preferred_wait(request, service)
     if wait is not None:
@@ -203,4 +211,5 @@ async def forget_plan(
     if if_match is not None and not matches(if_match, blob.digest[:32]):
         raise Problem("precondition-failed", f'the plan\'s ETag is "{blob.digest[:32]}"')
     await service.blocking.run(tenant, service.store.forget, tenant, plan_id)
+    service.quotas.forget(tenant)
     return Response(status_code=204)

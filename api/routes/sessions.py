@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
 
-from planner.api.auth import COOKIE, LOCAL, SESSION_S, Tenant, keys_needed, open_session, within_rate
+from planner.api.auth import COOKIE, LOCAL, SESSION_S, Tenant, end_session, keys_needed, open_session, within_rate
 from planner.api.descriptions import header, json_body, problems
 from planner.api.errors import Problem
 from planner.api.respond import document
@@ -75,10 +76,16 @@ async def create_session(request: Request) -> Response:
     summary="Log out",
     status_code=204,
     response_class=Response,
-    responses={204: {"description": "The cookie is removed"}, **problems("origin-forbidden", keys=False)},
+    responses={
+        204: {"description": "The session has ended"},
+        **problems("origin-forbidden", "storage-full", keys=False),
+    },
     openapi_extra={"security": []},
 )
-async def end_session(request: Request) -> Response:
+async def delete_session(request: Request) -> Response:
+    """The cookie is removed, and a copy of it opens nothing any more."""
+    if (cookie := request.cookies.get(COOKIE)) is not None:
+        await run_in_threadpool(end_session, service_of(request), cookie)
     answer = Response(status_code=204)
     answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict", secure=service_of(request).settings.https)
     return answer

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from planner.api.auth import Tenant
 from planner.api.descriptions import header, problems
-from planner.api.jobs.tasks import Task
 from planner.api.routes.artifacts import PENDING, pending, waits
 from planner.api.routes.plans import Prefer
 from planner.api.service import service_of
@@ -61,7 +60,7 @@ async def get_transfer(
     plans = {side: await service.look(service.store.plan, tenant, plan) for side, plan in (("a", a), ("b", b))}
     inputs = {side: plan.files["plan.json"].digest for side, plan in plans.items()}
     options = {"lost": sorted({int(r) for r in lost.split(",") if r}), "optimizer": optimizer}
-    state = await service.made(Task("transfer", inputs, options), tenant, waits(request))
+    state = await service.made(service.task(tenant, "transfer", inputs, options), tenant, waits(request))
     if not state.ended:
         return pending(request, state)
     return await service.sent(request, next(iter(state.result.values())), tenant)

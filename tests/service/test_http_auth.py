@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,66 @@ def test_a_key_becomes_a_session_that_ends_with_the_key(tmp_path: Path) -> None:
         assert c.get("/v1/jobs", headers=good).status_code == 200
         s.store.keys.revoke(key)
         assert c.get("/v1/jobs", headers=good).status_code == 401
+
+
+def test_a_session_that_was_ended_opens_nothing_in_any_process(tmp_path: Path) -> None:
+    _, secret = _key(tmp_path, "team")
+    with serving(tmp_path / ".") as s, serving(tmp_path) as other:
+        cookies = []
+        for _ in range(2):
+            s.client.post("/v1/sessions", json={"key": secret})
+            cookies.append({"cookie": f"planner_session={s.client.cookies['planner_session']}"})
+            s.client.cookies.clear()
+        assert cookies[0] != cookies[1]
+        for each in (s, other):
+            assert [each.client.get("/v1/jobs", headers=c).status_code for c in cookies] == [200, 200]
+        assert s.client.delete("/v1/sessions", headers=cookies[0]).status_code == 204
+        for each in (s, other):
+            assert [each.client.get("/v1/jobs", headers=c).status_code for c in cookies] == [401, 200]
+        for odd in ("x", "", cookies[1]["cookie"][:-3]):
+            assert s.client.delete("/v1/sessions", headers={"cookie": f"planner_session={odd}"}).status_code == 204
+        assert s.client.get("/v1/jobs", headers=cookies[1]).status_code == 200
+
+
+def test_ends_of_sessions_are_kept_until_these_would_have_ended(tmp_path: Path) -> None:
+    sessions = Store(tmp_path).sessions
+    sessions.end("old", time.time() - 1)
+    sessions.end("new", time.time() + 60)
+    sessions.end("new", time.time() + 60)
+    assert (sessions.ended("old"), sessions.ended("new"), sessions.ended("other")) == (False, True, False)
+
+
+def test_a_session_of_an_earlier_version_goes_on_and_can_be_ended(tmp_path: Path) -> None:
+    _, secret = _key(tmp_path, "team")
+    with serving(tmp_path) as s:
+        text = f"{int(time.time()) + 60}.{s.store.keys.mark(secret)}"
+        sealed = s.client.app.state.service.signer.seal("session", text)  # type: ignore[attr-defined]
+        cookie = {"cookie": f"planner_session={sealed}"}
+        assert s.client.get("/v1/jobs", headers=cookie).status_code == 200
+        s.client.delete("/v1/sessions", headers=cookie)
+        assert s.client.get("/v1/jobs", headers=cookie).status_code == 401
+
+
+def test_metrics_need_a_key_of_their_own_which_opens_nothing_else(tmp_path: Path, capsys: Any) -> None:
+    keys.run(_keys(tmp_path, "create", "--metrics", "--name", "prometheus"))
+    made = json.loads(capsys.readouterr().out)
+    monitor = {"authorization": f"Bearer {made['secret']}"}
+    with serving(tmp_path) as s:
+        assert s.client.get("/v1/jobs").status_code == 200  # there is no tenant's key: whoever is here is local
+        assert s.client.get("/metrics").status_code == 200
+        with pytest.raises(UsageError, match="planner keys create"):
+            refuse_open_door(Settings(data=tmp_path, host="0.0.0.0"), s.store)
+        _, secret = _key(tmp_path, "team")
+        tenant = {"authorization": f"Bearer {secret}"}
+        assert s.client.get("/metrics", headers=monitor).text.startswith("# HELP")
+        for refused in ({}, tenant, {"authorization": "Bearer x"}, {"authorization": f"Basic {made['secret']}"}):
+            answer = s.client.get("/metrics", headers=refused)
+            assert (answer.status_code, answer.json()["type"]) == (401, "urn:planner:problem:unauthorised")
+            assert "planner_" not in answer.text
+        assert s.client.get("/v1/jobs", headers=monitor).status_code == 401
+        assert s.client.post("/v1/sessions", json={"key": made["secret"]}).status_code == 401
+        s.store.keys.revoke(made["id"])
+        assert s.client.get("/metrics", headers=monitor).status_code == 401
 
 
 def test_a_session_is_asked_for_in_json(service: Service) -> None:

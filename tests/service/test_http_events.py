@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import httpx
@@ -17,6 +17,7 @@ import uvicorn
 from planner.api import service
 from planner.api.app import create_app
 from planner.api.jobs.store import Store
+from planner.api.jobs.tasks import Task
 from planner.api.routes import jobs as routes
 from planner.api.settings import Settings
 from planner.api.watch import Changes
@@ -116,22 +117,83 @@ def test_streams_and_waiting_requests_end_when_the_server_stops(running: Running
     assert waited[0].json()["status"] == "queued"
 
 
-def test_whoever_waits_wakes_when_something_changes_and_at_the_latest_in_time() -> None:
-    version = 0
+def test_only_those_wake_whose_task_has_changed() -> None:
+    version, stamps, looks = 0, {1: 0, 2: 0}, 0
+
+    def stamps_of(tasks: Collection[int]) -> dict[int, int]:
+        nonlocal looks
+        looks += 1
+        return {t: stamps[t] for t in tasks if t in stamps}
+
+    async def woken(wait: asyncio.Task[bool]) -> bool:
+        await asyncio.wait([wait], timeout=0.1)
+        return wait.done()
 
     async def scenario() -> None:
         nonlocal version
-        changes = Changes(lambda: version)
-        await changes.wait(60)  # the first look wakes all: they may have read before it
-        waits = [asyncio.create_task(changes.wait(60)) for _ in range(3)]
-        await asyncio.wait(waits, timeout=0.1)
-        version += 1
-        await asyncio.gather(*waits)
-        await changes.wait(0.05)  # nothing changed
-        changes.stop()
-        await changes.wait(60)
+        changes = Changes(lambda: version, stamps_of)
+        with changes.watch(1) as one, changes.watch(1) as same, changes.watch(2) as two:
+            for watch in (one, same, two):
+                assert await watch.wait(60)  # the first look wakes all: they may have read before it
+            waits = [asyncio.create_task(w.wait(60)) for w in (one, same, two)]
+            version += 1  # of something else
+            assert not await woken(waits[0])
+            stamps[1], version = 1, 2
+            await asyncio.gather(*waits[:2])
+            assert not await woken(waits[2])
+            before = looks
+            assert not await one.wait(0.05)  # nothing changed
+            assert looks == before
+            with changes.watch(1) as late:
+                stamps[1], version = 2, 3  # before it waits
+                assert await late.wait(60)
+            stamps[2], version = 1, 4
+            assert await waits[2]
+            last = asyncio.create_task(two.wait(60))
+            await woken(last)
+            changes.stop()
+            await last
+        assert not changes._watches
+        assert not changes._seen
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_whoever_waits_meets_the_error_of_a_store_that_cannot_be_looked_at() -> None:
+    def broken(tasks: Collection[int]) -> dict[int, int]:
+        raise RuntimeError("no store")
+
+    async def scenario() -> None:
+        changes = Changes(lambda: 0, broken)
+        with changes.watch(1) as one:
+            assert await one.wait(60)
+            assert await one.wait(60)
+            changes.stop()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_a_stamp_differs_once_state_events_or_jobs_of_a_task_have_changed(service: Service) -> None:
+    store, url = service.store, service.post().json()["links"]["self"]
+    task = store.job("local", url.rpartition("/")[2]).task
+    seen = [store.stamps([task, 10**9])]
+    claim = service.claim()
+    seen.append(store.stamps([task]))
+    store.leases.heartbeat("test", [claim])
+    assert store.stamps([task]) == seen[-1]
+    store.leases.report(claim, [("message", {})], {})
+    seen.append(store.stamps([task]))
+    other = store.submit("other", Task("plan", dict(claim.inputs), dict(claim.options)), name="m")
+    assert other.job.task == task
+    assert store.stamps([task]) == seen[-1]
+    store.cancel("local", url.rpartition("/")[2])
+    seen.append(store.stamps([task]))
+    store.cancel("other", other.job.id)
+    seen.append(store.stamps([task]))
+    store.leases.fail(claim, None, lasting=False, cancelled=True)
+    seen.append(store.stamps([task]))
+    assert len({s[task] for s in seen}) == len(seen)
+    assert all(list(s) == [task] for s in seen)
 
 
 def test_what_is_no_request_at_all_is_refused_by_a_problem(running: Running) -> None:

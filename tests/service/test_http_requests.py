@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import json
 import logging
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
 
+from planner.api import service as service_module
 from planner.api.errors import PROBLEMS, Problem
 from planner.api.limits import Buckets, limited
 from planner.api.logs import JsonLines
@@ -171,6 +175,39 @@ def test_a_body_that_stops_coming_is_given_up() -> None:
         asyncio.run(limited(never, 100, silence=0.01)())
 
 
+def test_a_body_that_trickles_is_given_up_and_a_steady_one_is_not() -> None:
+    now = 0.0
+
+    def trickle(pause: float, size: int) -> Any:
+        async def receive() -> Any:
+            nonlocal now
+            now += pause
+            if now > 100_000:
+                await asyncio.sleep(60)
+            return {"type": "http.request", "body": b"x" * size, "more_body": True}
+
+        return limited(receive, 10**9, silence=30.0, slowest=1000.0, clock=lambda: now)
+
+    async def take(receive: Any, times: int) -> None:
+        for _ in range(times):
+            await receive()
+
+    with pytest.raises(Problem, match=r"4 bytes of the body came in .* expected 1000 a second"):
+        asyncio.run(take(trickle(10.0, 1), 10))
+    now = 0.0
+    asyncio.run(take(trickle(10.0, 10_000), 1000))
+
+
+def test_so_many_requests_of_a_tenant_are_answered_at_a_time(tmp_path: Path) -> None:
+    with serving(tmp_path, open_requests=1) as s:
+        assert s.client.get("/v1/jobs").status_code == 200
+        s.client.app.state.service.open["local"] += 1  # type: ignore[attr-defined]
+        _is_problem(s.client.get("/v1/jobs"), 429, "rate-limited")
+        assert s.client.get("/healthz").status_code == 200
+        s.client.app.state.service.open["local"] -= 1  # type: ignore[attr-defined]
+        assert s.client.get("/v1/jobs").status_code == 200
+
+
 def test_who_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
     with serving(tmp_path, rate=0.5) as s:
         first = s.client.get("/v1/jobs")
@@ -228,6 +265,52 @@ def test_ready_means_that_a_worker_is_at_work(service: Service) -> None:
     assert service.client.get("/readyz").json()["status"] == "ok"
 
 
+def test_not_ready_means_that_nothing_can_be_written(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        nonlocal looks
+        looks += 1
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    looks = 0
+    monkeypatch.setattr(service_module, "PROBED_S", 0.05)
+    service.store.leases.heartbeat("test", (), slots=1)
+    assert service.client.get("/readyz").status_code == 200
+    time.sleep(0.06)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        answer = service.client.get("/readyz")
+        _is_problem(answer, 507, "storage-full")
+        assert answer.headers["retry-after"] == "60"
+        patch.setattr(service_module, "PROBED_S", 60.0)
+        _is_problem(service.client.get("/readyz"), 507, "storage-full")
+        assert looks == 1
+    time.sleep(0.06)
+    assert service.client.get("/readyz").status_code == 200
+    assert not list((service.store.blobs.folder / "00").iterdir())
+
+
+def test_a_damaged_store_is_said_once_and_ends_the_service(service: Service, caplog: Any) -> None:
+    ended = 0
+
+    def end() -> None:
+        nonlocal ended
+        ended += 1
+
+    service.post()
+    found = service.client.app.state.service  # type: ignore[attr-defined]
+    found.on_damage = end
+    for end_of_name in ("", "-wal", "-shm"):
+        path = service.store.folder / f"store.sqlite{end_of_name}"
+        with path.open("r+b") as file:
+            file.write(os.urandom(path.stat().st_size))
+    for _ in range(3):
+        _is_problem(service.client.get("/v1/jobs"), 503, "unavailable")
+    assert ended == 1
+    assert "restore it" in str(found.damage)
+    (record,) = [r for r in caplog.records if "the store is damaged" in r.getMessage()]
+    assert "restore it" in record.fields["why"]
+
+
 def test_metrics_count_requests_problems_and_work(service: Service) -> None:
     service.post()
     service.client.get("/v1/jobs/none")
@@ -255,9 +338,8 @@ def test_every_operation_says_what_it_answers_with_examples(service: Service) ->
     for path, operations in document["paths"].items():
         for operation in operations.values():
             names.add(operation["operationId"])
-            assert ("401" in operation["responses"]) == (
-                path.startswith("/v1/") and operation["operationId"] != "endSession"
-            )
+            behind_keys = path.startswith("/v1/") and operation["operationId"] != "endSession"
+            assert ("401" in operation["responses"]) == (behind_keys or path == "/metrics")
             for status, response in operation["responses"].items():
                 if int(status) >= 400:
                     (content,) = response["content"].values()

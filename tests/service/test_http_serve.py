@@ -87,3 +87,16 @@ def test_the_worker_ends_when_the_server_is_killed(tmp_path: Path) -> None:
         (worker,) = _children(service.process.pid)
         service.process.kill()
         _until(lambda: not Path(f"/proc/{worker}").exists())
+
+
+def test_a_damaged_store_ends_the_service_with_what_to_do(tmp_path: Path) -> None:
+    log, data = tmp_path / "log", tmp_path / "data"
+    with served(data, "--workers", "0", log=log) as service, httpx.Client(base_url=service.url, timeout=20) as c:
+        assert c.post(QUERY, content=b"m", headers=ONNX).status_code == 202
+        for name in ("store.sqlite", "store.sqlite-wal", "store.sqlite-shm"):
+            with (data / name).open("r+b") as file:
+                file.write(os.urandom((data / name).stat().st_size))
+        assert c.get("/v1/jobs").status_code == 503
+        assert service.process.wait(20) == 3
+    assert log.read_text().count("the store is damaged") == 1
+    assert "restore it, or move it away to begin anew" in log.read_text().splitlines()[-1]

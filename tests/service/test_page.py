@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from planner.api.documentation import documentation
 from planner.api.form import with_fields
 from planner.api.options import PlanQuery, plan_query
 from planner.requests.options import option
@@ -14,6 +15,10 @@ from planner.search.solver import SOLVERS
 from tests.service.http import Service
 
 STATIC = Path(__file__).parents[2] / "api" / "static"
+TAGS = {
+    *("html", "head", "meta", "title", "link", "body", "main", "section", "div", "h1", "h2", "h3", "p", "a", "br"),
+    *("code", "ul", "li", "table", "thead", "tbody", "tr", "th", "td"),
+}
 PAGE = (STATIC / "index.html").read_text()
 
 
@@ -60,7 +65,7 @@ def test_the_form_offers_what_a_request_takes(service: Service):
     taken = {p["name"] for p in document["paths"]["/v1/plans"]["post"]["parameters"] if p["in"] == "query"}
     page = service.client.get("/").text
     offered = re.findall(r'\s(?:id|for)="[a-z_]+" name="([a-z_]+)"', page)
-    assert sorted(offered) == sorted(taken - {"name", "reproducible", "top_k"})
+    assert sorted(offered) == sorted(taken - {"name", "reproducible", "top_k", "webhook"})
     assert all(f'<label for="{name}">' in page for name in offered)
 
 
@@ -85,3 +90,35 @@ def test_a_form_begins_with_what_is_asked_for_where_nothing_is_said():
         chosen = re.search(rf'<select id="{name}"[^>]*><option value="([^"]*)"', page)
         assert chosen is None or chosen[1] == (field.default or "")
     assert re.search(r'<select id="solver".*?</select>', page)[0].count("<option") == len(SOLVERS)
+
+
+def test_the_interface_is_shown_to_people_by_the_services_own_files(service: Service) -> None:
+    answer = service.client.get("/docs")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    page = answer.text
+    assert "<script" not in page
+    assert "style=" not in page
+    assert not re.findall(r'(?:src|href)="(?!/|#)[^"]*"', page)
+    for path in re.findall(r'(?:src|href)="(/[^"]*)"', page):
+        assert service.client.get(path).status_code == 200, path
+    anchors = set(re.findall(r'id="([^"]+)"', page))
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= anchors
+    document = service.client.get("/openapi.json").json()
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            assert f"{method.upper()} {path}" in page
+            assert operation["operationId"] in anchors
+            assert all(p["name"] in page for p in operation.get("parameters", ()))
+    assert {f"schema-{name}" for name in document["components"]["schemas"]} <= anchors
+    assert set(re.findall(r"</?([a-z0-9]+)", page)) <= TAGS
+
+
+def test_words_of_the_document_become_no_markup() -> None:
+    answers = {"200": {"description": "<u>"}}
+    operation = {"operationId": "x", "summary": "<b>`<i>`", "tags": ["<t>"], "responses": answers}
+    info = {"title": "<a>", "version": "<v>", "description": "<d>"}
+    schemas = {"<s>": {"description": "<e>", "properties": {"<m>": {"enum": ["<n>"]}}}}
+    page = documentation({"info": info, "paths": {"/<p>": {"get": operation}}, "components": {"schemas": schemas}})
+    assert not re.findall(r"<[bituvdsemn]>", page)
+    assert "&lt;b&gt;<code>&lt;i&gt;</code>" in page

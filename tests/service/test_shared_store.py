@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -139,22 +139,30 @@ def test_replicas_grant_a_tenant_no_more_than_the_bucket_has(tmp_path: Path, pos
     store.database.close()
 
 
-def test_who_waits_for_a_task_is_woken_by_what_concerns_it() -> None:
-    version, changed = 1, None
+def test_of_tasks_that_are_waited_for_those_are_looked_at_that_the_database_names() -> None:
+    version = 1
+    changed: frozenset[int] | None = None
+    looked: list[set[int]] = []
+
+    def stamps(tasks: Collection[int]) -> dict[int, int]:
+        looked.append(set(tasks))
+        return dict.fromkeys(tasks, version)
 
     async def scenario() -> None:
         nonlocal version, changed
-        changes = Changes(lambda: version, lambda since: changed)
-        await changes.wait(60)  # the first look wakes all
-        seven, eight = (asyncio.create_task(changes.wait(60, task, version)) for task in (7, 8))
-        await asyncio.wait((seven, eight), timeout=0.1)
-        version, changed = 2, frozenset((7,))
-        await seven
-        assert not eight.done()
-        await changes.wait(60, 7, 1)  # it was written to between the reading and the waiting
-        version, changed = 3, None  # it may have been any
-        await eight
-        changes.stop()
+        changes = Changes(lambda: version, stamps, lambda since: changed)
+        with changes.watch(7) as seven, changes.watch(8) as eight:
+            assert all(await asyncio.gather(seven.wait(60), eight.wait(60)))  # the first look wakes all
+            looked.clear()
+            seventh, eighth = (asyncio.create_task(watch.wait(60)) for watch in (seven, eight))
+            await asyncio.sleep(0.05)
+            version, changed = 2, frozenset((7,))
+            assert await seventh
+            assert not eighth.done()
+            assert looked == [{7}]
+            version, changed = 3, None  # it may have been any
+            assert await eighth
+            changes.stop()
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
 

@@ -58,7 +58,7 @@ def test_a_service_is_asked_for_the_same(name: str) -> None:
 
 
 def test_the_service_takes_what_is_sent() -> None:
-    assert set(PlanQuery.model_fields) == {*SENT, "devices", "name"}
+    assert set(PlanQuery.model_fields) == {*SENT, "devices", "name", "webhook"}
     plain = SearchRequest(MODEL, "4")
     given = {name: PlanQuery.model_fields[name].get_default() for name in SENT}
     assert given == {name: getattr(plain, name) for name in SENT}

@@ -79,6 +79,24 @@ class S3Blobs:
     def content(self, digest: str) -> Iterator[bytes]:
         return self.bucket.content(digest)
 
+    def open(self, digest: str) -> IO[bytes]:
+        """A copy on this host, without a name."""
+        content = self.read(digest)
+        try:
+            file = tempfile.TemporaryFile(prefix="planner-blob-")  # noqa: SIM115  (who asks closes it)
+            file.write(content)
+            file.seek(0)
+        except OSError as e:
+            raise StoreFull(f"{tempfile.gettempdir()}: cannot be written to ({e.strerror})") from e
+        return file
+
+    def remove(self, digest: str, keep: Callable[[str], bool]) -> None:
+        if not keep(digest):
+            self._remove(digest, doomed=False)
+
+    def expect_room(self) -> None:
+        """What a bucket has room for is known by writing alone."""
+
     def lay(self, digest: str, target: Path) -> None:
         target.write_bytes(self.read(digest))
 
@@ -157,12 +175,11 @@ class S3Blobs:
             )
 
     @repeated
-    def _remove(self, digest: str) -> int | None:
+    def _remove(self, digest: str, *, doomed: bool = True) -> int | None:
         """Its bytes; None where it is wanted again.  The row is held meanwhile: who puts the blob waits here."""
+        condition = " AND doomed_at IS NOT NULL" if doomed else ""
         with self.database.write() as db:
-            row = db.execute(
-                f"SELECT size FROM blobs WHERE digest = ? AND doomed_at IS NOT NULL{db.locked}", (digest,)
-            ).fetchone()
+            row = db.execute(f"SELECT size FROM blobs WHERE digest = ?{condition}{db.locked}", (digest,)).fetchone()
             if row is None:
                 return None
             if db.execute("SELECT 1 FROM files WHERE digest = ? LIMIT 1", (digest,)).fetchone() is not None:

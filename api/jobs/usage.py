@@ -1,0 +1,32 @@
+"""What of the blobs is whose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from planner.api.jobs.blob_store import BlobStore
+from planner.api.jobs.database import Database
+
+__all__ = ["discard", "used_bytes"]
+
+
+def used_bytes(database: Database, tenant: str, beside: Collection[str]) -> int:
+    """As of `Store.used_bytes`."""
+    with database.read() as db:
+        rows = db.execute(
+            "SELECT DISTINCT f.digest, f.size FROM files f WHERE f.task IN"
+            " (SELECT task FROM jobs WHERE tenant = :tenant UNION SELECT task FROM plans WHERE tenant = :tenant)",
+            {"tenant": tenant},
+        )
+        return sum(size for digest, size in rows if digest not in beside)
+
+
+def discard(database: Database, blobs: BlobStore, digest: str, wanted: Callable[[str], bool]) -> None:
+    """As of `Store.discard`."""
+
+    def keep(digest: str) -> bool:
+        with database.read() as db:
+            named = db.execute("SELECT 1 FROM files WHERE digest = ?", (digest,)).fetchone() is not None
+        return named or wanted(digest)
+
+    blobs.remove(digest, keep)

@@ -1,0 +1,69 @@
+"""Requests that are to be sent once a job has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.api.jobs.database import Database, repeated
+
+__all__ = ["Webhook", "Webhooks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """`secret`: what requests are signed with; `tries`: that have failed."""
+
+    job: str
+    tenant: str
+    url: str
+    secret: str
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Webhooks:
+    """Rows end with the delivery, the last try, or their job."""
+
+    database: Database
+
+    @repeated
+    def add(self, job: str, url: str, secret: str) -> None:
+        """A job has one; a later one takes its place."""
+        with self.database.write() as db:
+            db.execute(
+                "INSERT INTO webhooks (job, url, secret, tries, next_at) VALUES (?, ?, ?, 0, 0) ON CONFLICT (job)"
+                " DO UPDATE SET url = excluded.url, secret = excluded.secret, tries = 0, next_at = 0",
+                (job, url, secret),
+            )
+
+    @repeated
+    def take(self, now: float, hold_s: float, limit: int) -> list[Webhook]:
+        """Those that are due, of jobs that have ended; they are due again in `hold_s` seconds unless it is said what
+        became of them."""
+        with self.database.read() as db:
+            if db.execute(f"{_DUE} LIMIT 1", {"now": now}).fetchone() is None:
+                return []
+        with self.database.write() as db:
+            db.take_turns("webhooks")
+            rows = db.execute(f"{_DUE} LIMIT :limit", {"now": now, "limit": limit}).fetchall()
+            db.executemany("UPDATE webhooks SET next_at = ? WHERE job = ?", [(now + hold_s, r["job"]) for r in rows])
+        return [Webhook(r["job"], r["tenant"], r["url"], r["secret"], r["tries"]) for r in rows]
+
+    @repeated
+    def again(self, job: str, at: float) -> None:
+        """A try has failed."""
+        with self.database.write(durable=False) as db:
+            db.execute("UPDATE webhooks SET tries = tries + 1, next_at = ? WHERE job = ?", (at, job))
+
+    @repeated
+    def end(self, job: str) -> None:
+        with self.database.write(durable=False) as db:
+            db.execute("DELETE FROM webhooks WHERE job = ?", (job,))
+
+
+_DUE = """
+SELECT w.job, j.tenant, w.url, w.secret, w.tries
+FROM webhooks w JOIN jobs j ON j.id = w.job JOIN tasks t ON t.id = j.task
+WHERE w.next_at <= :now AND (j.left_at IS NOT NULL OR t.status IN ('succeeded', 'failed', 'cancelled'))
+ORDER BY w.next_at
+"""
