@@ -52,7 +52,7 @@ class Place:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[postgres.Server]:
     if postgres.found() is None:
-        pytest.skip("no PostgreSQL server is installed (postgres and initdb)")
+        pytest.skip("no PostgreSQL server is installed (postgres and initdb, with an account `postgres` for root)")
     with postgres.serving_postgres() as server:
         yield server
 

@@ -23,7 +23,9 @@ _names = count()
 
 
 def found() -> str | None:
-    """The folder of `initdb` and `postgres`; None where they are not installed."""
+    """The folder of `initdb` and `postgres`; None where they are not installed, or may not run."""
+    if os.getuid() == 0 and not any(account.pw_name == "postgres" for account in pwd.getpwall()):
+        return None  # they refuse to run as root
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     path = shutil.which("postgres") or (str(installed[-1]) if installed else None)
     return None if path is None else str(Path(path).resolve().parent)
@@ -68,7 +70,7 @@ def serving_postgres() -> Iterator[Server]:
     assert commands is not None
     folder = Path(tempfile.mkdtemp(prefix="pg-"))  # short: the path of a socket has at most 107 bytes
     account: dict[str, Any] = {}
-    if os.getuid() == 0:  # it refuses to run as root
+    if os.getuid() == 0:
         user = pwd.getpwnam("postgres")
         account = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         os.chown(folder, user.pw_uid, user.pw_gid)
