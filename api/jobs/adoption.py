@@ -28,6 +28,10 @@ def adopt(db: Transaction, of: str, by: str) -> Adopted:
     jobs = db.execute("UPDATE jobs SET tenant = :by WHERE tenant = :of", both).rowcount
     db.execute("DELETE FROM plans WHERE tenant = :of AND id IN (SELECT id FROM plans WHERE tenant = :by)", both)
     plans = db.execute("UPDATE plans SET tenant = :by WHERE tenant = :of", both).rowcount
-    db.execute("DELETE FROM queue WHERE tenant = :of AND task IN (SELECT task FROM queue WHERE tenant = :by)", both)
-    db.execute("UPDATE queue SET tenant = :by WHERE tenant = :of", both)
+    db.execute(
+        "INSERT INTO queue (lane, tenant, task, not_before)"
+        " SELECT lane, :by, task, not_before FROM queue WHERE tenant = :of ON CONFLICT DO NOTHING",
+        both,
+    )
+    db.execute("DELETE FROM queue WHERE tenant = :of", both)
     return Adopted(jobs, plans)

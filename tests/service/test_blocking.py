@@ -14,6 +14,7 @@ import pytest
 from planner.api.app import create_app
 from planner.api.blocking import EACH, WAITING, Blocking
 from planner.api.errors import Problem
+from planner.api.jobs.keys import MONITOR
 from planner.api.jobs.records import JobRecord
 from planner.api.jobs.store import Store
 from planner.api.settings import Settings
@@ -101,6 +102,7 @@ def test_errors_come_back_as_they_are() -> None:
 def test_one_key_stalls_neither_health_checks_nor_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     secrets = {t: store.keys.create(t, "")[1] for t in "ab"}
+    monitor = store.keys.create(MONITOR, "")[1]
     store.leases.heartbeat("w", [], slots=1)
     gate, began = threading.Event(), threading.Semaphore(0)
 
@@ -124,7 +126,8 @@ def test_one_key_stalls_neither_health_checks_nor_another_key(tmp_path: Path, mo
             await asyncio.to_thread(lambda: [began.acquire(timeout=10) for _ in range(EACH)])
             try:
                 for path in ("/healthz", "/readyz", "/metrics"):
-                    assert (await client.get(path)).status_code == 200
+                    key = {"authorization": f"Bearer {monitor}"} if path == "/metrics" else {}
+                    assert (await client.get(path, headers=key)).status_code == 200
                 assert (await list_jobs("b")).status_code == 200
                 assert not began.acquire(blocking=False)  # no more at a time than a tenant may have
             finally:

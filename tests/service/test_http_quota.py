@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -74,7 +75,7 @@ def test_nothing_stays_where_the_store_refuses_late(
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "submit", submit)
+            patch.setattr(Store, "submit_all", submit)
             _problem(service.post(model), status, name)
         assert _stored(service) == 0
         assert not service.client.app.state.service.arriving  # type: ignore[attr-defined]
@@ -88,13 +89,20 @@ def test_a_refused_model_stays_where_a_task_or_another_request_needs_it(tmp_path
         assert s.store.blobs.read(s.store.leases.claim("test", (0, 1)).inputs["model"]) == b"a model"  # type: ignore[union-attr]
         found = s.client.app.state.service  # type: ignore[attr-defined]
         digest = s.store.blobs.put(b"of two requests")
-        with admission._arriving(found, (digest,)):
-            with pytest.raises(RuntimeError), admission._arriving(found, (digest,)):
-                raise RuntimeError
-            assert digest in s.store.blobs
-        with pytest.raises(RuntimeError), admission._arriving(found, (digest,)):
-            raise RuntimeError
-        assert digest not in s.store.blobs
+
+        async def fail() -> None:
+            with pytest.raises(RuntimeError):
+                async with admission._arriving(found, (digest,)):
+                    raise RuntimeError
+
+        async def two() -> None:
+            async with admission._arriving(found, (digest,)):
+                await fail()
+                assert digest in s.store.blobs
+            await fail()
+            assert digest not in s.store.blobs
+
+        asyncio.run(two())
 
 
 def test_a_reused_idempotency_key_leaves_nothing(service: Service) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from planner.api.jobs import leases, searches
-from planner.api.jobs import store as stores
+from planner.api.jobs import searches, sqlite
 from planner.api.jobs.blobs import Blob
+from planner.api.jobs.handover import lay_in
 from planner.api.jobs.limits import Limits
 from planner.api.jobs.problems import problem
 from planner.api.jobs.records import Claim, JobRecord
+from planner.api.jobs.sandbox import Confinement
 from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import Task
 from planner.api.jobs.work import JobInput
@@ -39,8 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    for module in (leases, stores):
-        monkeypatch.setattr(module, "time", found)
+    monkeypatch.setattr(sqlite, "time", found)
     return found
 
 
@@ -175,7 +175,7 @@ def test_workers_of_a_service_that_shares_nothing_answer_no_search_by_that_of_an
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for share, said in (("all", False), ("tenant", True)):
-        assert ("--no-cache" in Workers(Settings(data=tmp_path, share=share))._command(1)) == said
+        assert ("--no-cache" in Workers(Settings(data=tmp_path, share=share))._command(1, 9)) == said
     seen: list[Any] = []
 
     class Recorded(Exception):
@@ -189,9 +189,13 @@ def test_workers_of_a_service_that_shares_nothing_answer_no_search_by_that_of_an
     monkeypatch.setattr(searches, "Searcher", Searcher)
     monkeypatch.chdir(tmp_path)
     model = (Path(__file__).parents[2] / "sample_graphs" / "mlp.onnx").read_bytes()
-    inputs = {"model": Store(tmp_path / "data").blobs.put(model)}
-    for cached in (True, False):
-        work = JobInput("plan", inputs, {"devices": 4, "name": "m"}, tmp_path / "data", tmp_path, Limits(), cached)
+    blobs = Store(tmp_path / "data").blobs
+    inputs = {"model": blobs.put(model)}
+    for cache in (tmp_path / "cache", None):
+        folder = tmp_path / f"child {cache is None}"
+        lay_in(blobs, inputs, folder)
+        confinement = Confinement.of("off", tmp_path)
+        work = JobInput("plan", inputs, {"devices": 4, "name": "m"}, folder, Limits(), confinement, cache)
         with pytest.raises(Recorded):
             searches.search(work, Silent())
     assert seen[0] is not None
