@@ -13,21 +13,18 @@ from typing import Any
 
 from planner.api.jobs.blob_store import BlobStore
 from planner.api.jobs.blobs import Blobs
-from planner.api.jobs.database import Database, Row, Transaction, repeated
+from planner.api.jobs.database import Database, Transaction, repeated
 from planner.api.jobs.endings import end_task, give_plan
-from planner.api.jobs.errors import BlobMissing, IdempotencyConflict, JobUnfinished, NotFound, QueueFull
+from planner.api.jobs.errors import IdempotencyConflict, JobUnfinished, NotFound
 from planner.api.jobs.joined import events_of
+from planner.api.jobs.joining import Joining, waits
 from planner.api.jobs.keys import Keys
-from planner.api.jobs.lanes import LANES
 from planner.api.jobs.leases import Leases
 from planner.api.jobs.purge import Purged, purge
 from planner.api.jobs.records import ENDED, Event, JobRecord, Plan, Submitted, TaskState
 from planner.api.jobs.rows import (
-    FILE,
     JOB,
     PLAN,
-    WAIT,
-    add_event,
     current_task,
     files_of,
     job_of,
@@ -50,7 +47,6 @@ USED_EVERY = 3600.0  # seconds between two notes that a result was used
 BEHIND_EVERY_EVENT = 2**62
 BEHIND_ALL = "~"  # sorts behind every ticket
 TOGETHER = 500  # tasks looked at by one statement
-FAILURE_S = 600.0  # for which a failure is answered as it is: limits and load may have had a part in it
 
 
 class Store:
@@ -70,11 +66,10 @@ class Store:
         self.leases = Leases(self.database)
         self.sessions = Sessions(self.database)
         self.webhooks = Webhooks(self.database)
-        self._queue = queue
+        self._joining = Joining(self.blobs, queue)
 
     # Jobs
 
-    @repeated
     def submit(
         self, tenant: str, task: Task, *, name: str, idempotency: str | None = None, fingerprint: str = ""
     ) -> Submitted:
@@ -100,7 +95,7 @@ class Store:
                 if known["fingerprint"] != s.fingerprint:
                     raise IdempotencyConflict("this idempotency key was used for another request; take a new one")
                 return Submitted(job_record(db, tenant, known["id"]), created=False)
-        row = self._join(db, s.task, tenant, now)
+        row = self._joining.join(db, s.task, tenant)
         job = ticket(now, _last_job(db))
         db.execute(
             "INSERT INTO jobs (id, tenant, name, task, created_at, idempotency, fingerprint, status)"
@@ -119,9 +114,9 @@ class Store:
             if idempotency is not None and db.execute(known, (tenant, idempotency)).fetchone():
                 return True
             row = None if task is None else current_task(db, task.key)
-            begun = row is not None and self._stands(db, row, db.now)
-            if row is None or not begun or (row["status"] == "queued" and not _waits(db, tenant, row)):
-                self._have_room(db, tenant)
+            begun = row is not None and self._joining.stands(db, row)
+            if row is None or not begun or (row["status"] == "queued" and not waits(db, tenant, row)):
+                self._joining.expect_room(db, tenant)
             return False
 
     def used_bytes(self, tenant: str, beside: Collection[str] = ()) -> int:
@@ -132,6 +127,7 @@ class Store:
         """Removes a blob that no task names, and that is not `wanted` by a request that has not named it yet."""
         discard(self.database, self.blobs, digest, wanted)
 
+    @repeated
     def forget_job(self, tenant: str, job: str) -> None:
         """The tenant has the job no more; its plan stays until that is forgotten, too.  NotFound, JobUnfinished."""
         with self.database.write() as db:
@@ -152,7 +148,7 @@ class Store:
             ).fetchone()
             if found is None or (row["plan"] is not None and found["plan"] is None):
                 return None
-            return job_of(found) if self._stands(db, row, db.now) else None
+            return job_of(found) if self._joining.stands(db, row) else None
 
     def job(self, tenant: str, job: str) -> JobRecord:
         """NotFound."""
@@ -218,10 +214,10 @@ class Store:
             row = current_task(db, task.key)
             if row is not None and row["used_at"] > now - USED_EVERY and row["status"] != "queued":
                 state = state_of(db, row)
-                if self._stands(db, row, now):
+                if self._joining.stands(db, row):
                     return state
         with self.database.write() as db:
-            return state_of(db, self._join(db, task, tenant, db.now))
+            return state_of(db, self._joining.join(db, task, tenant))
 
     def state(self, task: int) -> TaskState:
         """NotFound where it was purged."""
@@ -333,70 +329,8 @@ class Store:
         seconds after which that is so of what a task that failed or was cancelled without a plan refers to."""
         return purge(self.database, self.blobs, retention_s, failed_s)
 
-    # Inside
-
-    def _joined(self, db: Transaction, task: Task) -> dict[str, int]:
-        """The sizes of the inputs, which are not removed meanwhile.  BlobMissing."""
-        sizes = {}
-        for name, digest in task.inputs.items():
-            try:
-                sizes[name] = self.blobs.join(db, digest)
-            except BlobMissing:
-                message = f"{task.kind}: input {name!r} ({digest[:12]}) is not kept; put it into the blobs first"
-                raise BlobMissing(message) from None
-        return sizes
-
-    def _stands(self, db: Transaction, row: Row, now: float) -> bool:
-        """Whether a request may be answered with this task."""
-        if row["status"] == "failed":
-            return bool(row["finished_at"] > now - FAILURE_S)
-        return self.blobs.hold(db, [blob.digest for blob in files_of(db, row["id"], "out").values()])
-
-    def _join(self, db: Transaction, task: Task, tenant: str, now: float) -> Row:
-        """The row of the task, current and in the tenant's queue unless it is begun."""
-        row = current_task(db, task.key, db.locked)
-        if row is not None and not self._stands(db, row, now):
-            db.execute("UPDATE tasks SET current = 0 WHERE id = ?", (row["id"],))
-            row = None
-        if row is None:
-            sizes = self._joined(db, task)
-            self._have_room(db, tenant)
-            lane = task.lane(sum(sizes.values()))
-            made = db.execute(
-                "INSERT INTO tasks (key, current, kind, lane, code, options, status, created_at, used_at)"
-                " VALUES (?, 1, ?, ?, ?, ?, 'queued', ?, ?) RETURNING id",
-                (task.key, task.kind, lane, task.code, task.options_text, now, now),
-            ).fetchone()["id"]
-            inputs = [(made, n, d, sizes[n]) for n, d in task.inputs.items()]
-            db.executemany(f"{FILE} (?, 'in', ?, ?, '', ?)", inputs)
-            db.execute(WAIT, (lane, tenant, made, 0.0))
-            add_event(db, made, "queued", {}, now)
-        else:
-            db.execute("UPDATE tasks SET used_at = ? WHERE id = ?", (now, row["id"]))
-            if row["status"] == "queued" and not _waits(db, tenant, row):
-                self._have_room(db, tenant)
-                db.execute(WAIT, (row["lane"], tenant, row["id"], 0.0))
-        found = current_task(db, task.key)
-        assert found is not None
-        return found
-
-    def _have_room(self, db: Transaction, tenant: str) -> None:
-        db.take_turns(f"queue {tenant}")
-        waiting = db.execute(
-            f"SELECT COALESCE(SUM(tasks), 0) FROM waiting WHERE lane IN ({', '.join(map(str, LANES))}) AND tenant = ?",
-            (tenant,),
-        ).fetchone()[0]
-        if waiting >= self._queue:
-            raise QueueFull(f"{waiting} requests wait already, and no more than {self._queue} may; try again later")
-
 
 def _last_job(db: Transaction) -> str | None:
     """Id of the newest job of all."""
     found: str | None = db.execute("SELECT MAX(id) FROM jobs").fetchone()[0]
     return found
-
-
-def _waits(db: Transaction, tenant: str, row: Row) -> bool:
-    """Whether the task stands in the tenant's queue."""
-    place = (row["lane"], tenant, row["id"])
-    return db.execute("SELECT 1 FROM queue WHERE lane = ? AND tenant = ? AND task = ?", place).fetchone() is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
 import time
@@ -93,7 +94,7 @@ def test_one_idempotency_key_at_one_moment_is_one_job(opened: Callable[..., Stor
 
 def test_a_tenants_room_is_counted_exactly_however_many_ask_at_once(opened: Callable[..., Store]) -> None:
     store = opened()
-    store._queue = 3
+    store._joining = dataclasses.replace(store._joining, queue=3)
     found = together(*(lambda k=k: store.submit("a", task(store, k=k), name="m") for k in range(7)))  # type: ignore[misc]
     assert sorted(type(f).__name__ for f in found) == ["QueueFull"] * 4 + ["Submitted"] * 3
 
