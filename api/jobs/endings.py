@@ -57,7 +57,7 @@ def end_task(
     add_event(db, task, status, details if error is None else {**details, "error": dict(error)}, now)
 
 
-def lose(db: Transaction, row: Row, now: float) -> None:
+def lose(db: Transaction, row: Row, now: float, why: str = "its worker was lost") -> None:
     losses = row["losses"] + 1
     db.execute("UPDATE tasks SET losses = ? WHERE id = ?", (losses, row["id"]))
     if row["cancel"]:
@@ -66,7 +66,7 @@ def lose(db: Transaction, row: Row, now: float) -> None:
         message = f"{losses} workers were lost while they computed it"
         end_task(db, row["id"], "failed", now, lasting=False, error=problem("child-died", message))
     else:
-        requeue(db, row, now, "its worker was lost", now + SUSPECT_PAUSE_S if losses >= SUSPECT else 0.0)
+        requeue(db, row, now, why, now + SUSPECT_PAUSE_S if losses >= SUSPECT else 0.0)
 
 
 def requeue(db: Transaction, row: Row, now: float, why: str, not_before: float = 0.0) -> None:

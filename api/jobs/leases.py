@@ -223,6 +223,12 @@ class Leases:
         return False
 
     @repeated
+    def lost(self, claim: Claim, why: str) -> None:
+        """The child ended with something that was not the task's doing: the task waits again.  LeaseLost."""
+        with self.database.write() as db:
+            lose(db, _held(db, claim), db.now, why)
+
+    @repeated
     def release(self, claim: Claim, why: str = "the worker was stopped") -> None:
         """Gives a task back, untouched.  LeaseLost."""
         with self.database.write() as db:

@@ -30,6 +30,7 @@ __all__ = ["Slot"]
 FLUSH_S = 0.2  # between two writings of progress
 INPUT_LOST = f"{URN}input-lost"
 DEPTH = 30  # of lists and objects inside each other, in a message
+ORPHANED = 255  # what multiprocessing says of a child whose fork server died, and took it along
 AT_ONCE = 8 << 20  # bytes of a result that is copied within a round of the worker
 SEARCHES = frozenset(("plan",))  # kinds that have something in hand when they are asked to end
 
@@ -287,6 +288,9 @@ class Slot:
         if self.why is None and out_of_time and code in (-signal.SIGXCPU, -signal.SIGKILL):
             message = f"it used {self.limits.cpu_s} s of processor time"
             store.leases.fail(self.claim, problem("child-cpu", message), lasting=False)
+        elif code == ORPHANED and self.why is None:
+            log.warning("task %d: the process that its child was begun by has ended", self.claim.task)
+            store.leases.lost(self.claim, "the process that starts others has ended")
         else:
             self._conclude_loss(store, how)
 

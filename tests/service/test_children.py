@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from planner.api.jobs.handover import take_in
+from planner.api.jobs.leases import DEATHS
 from planner.api.jobs.records import TaskState
 from planner.api.jobs.removal import remove
 from planner.api.jobs.store import Store
@@ -72,6 +74,15 @@ def test_a_search_out_of_processor_time_hands_in_its_best(store: Store, worker: 
     assert (state.status, state.summary["stopped"]) == ("succeeded", "child-cpu")
     assert store.blobs.read(state.result["best"].digest) == b"so far"
     assert store.ensure(does("spin until asked", "plan")).status == "queued"  # not what everyone gets from now on
+
+
+def test_the_end_of_the_fork_server_is_no_death_of_the_task(store: Store, worker: Worker) -> None:
+    task = store.ensure(does("sleep")).id
+    for k in range(DEATHS):
+        until(worker, lambda: any(not slot.dropped for slot in worker._at_work))
+        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        until(worker, lambda: store.state(task).status == "queued")
+        assert store.state(task).attempts == k + 1
 
 
 def test_too_long_is_said(store: Store, worker: Worker) -> None:
