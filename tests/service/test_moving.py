@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from planner.api.jobs import schema
 from planner.api.jobs.lanes import LANES
 from planner.api.jobs.opening import open_store
 from planner.api.jobs.shared import shared_secret
@@ -69,6 +72,27 @@ def test_a_store_that_was_copied_is_served_as_before(
     made = store.ensure(_artifact(store), "local")
     assert made.id > max(j.task for j in store.jobs("local"))
     store.database.close()
+
+
+def test_sessions_stay_ended_and_webhooks_are_owed(
+    data: Path, shared: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Store(data)
+    folder.sessions.end("a session", time.time() + 3600)
+    ended = folder.jobs("local", "succeeded")[0].id
+    folder.webhooks.add(ended, "https://team.example/hook", "secret")
+    assert _copied(data, shared, capsys)[0] == 0
+    store = open_store(tmp_path / "host", shared[1], shared[3])
+    assert store.sessions.ended("a session")
+    assert [w.job for w in store.webhooks.take(time.time(), 60.0, 9)] == [ended]
+    store.database.close()
+
+
+def test_every_table_is_copied_follows_or_is_of_the_moment() -> None:
+    from planner.api.jobs.postgres import loading
+
+    made = set(re.findall(r"CREATE TABLE (\w+)", schema.TABLES))
+    assert made - set(loading.TABLES) == {"workers", "codes", "rates", "counts", "waiting", "blobs", "secrets"}
 
 
 def _artifact(store: Store) -> Any:
