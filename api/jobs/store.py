@@ -25,6 +25,7 @@ from planner.api.jobs.records import ENDED, Event, JobRecord, Plan, Submitted, T
 from planner.api.jobs.rows import (
     JOB,
     PLAN,
+    TASK,
     current_task,
     files_of,
     job_of,
@@ -222,7 +223,7 @@ class Store:
     def state(self, task: int) -> TaskState:
         """NotFound where it was purged."""
         with self.database.read() as db:
-            row = db.execute("SELECT * FROM tasks WHERE id = ?", (task,)).fetchone()
+            row = db.execute(f"SELECT {TASK} FROM tasks WHERE id = ?", (task,)).fetchone()
             if row is None:
                 raise NotFound(f"task {task}: there is none")
             return state_of(db, row)
@@ -233,7 +234,7 @@ class Store:
         was no result.  Equal bytes come out unless the code has changed or a time limit cut the search."""
         with self.database.write() as db:
             rows = db.execute(
-                "SELECT * FROM tasks WHERE id IN (SELECT task FROM files WHERE digest = ? AND way = 'out')"
+                f"SELECT {TASK} FROM tasks WHERE id IN (SELECT task FROM files WHERE digest = ? AND way = 'out')"
                 f" ORDER BY id DESC{db.locked}",
                 (digest,),
             ).fetchall()

@@ -6,6 +6,7 @@ import json
 import re
 import sqlite3
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from planner.api.jobs.lanes import LANES
 from planner.api.jobs.opening import open_store
 from planner.api.jobs.shared import shared_secret
 from planner.api.jobs.store import Store
+from planner.api.jobs.tasks import Task
 from planner.api.pages import own_secret
 from planner.cli.main import main
 from tests.service.earlier import made_by_version
@@ -95,9 +97,7 @@ def test_every_table_is_copied_follows_or_is_of_the_moment() -> None:
     assert made - set(loading.TABLES) == {"workers", "codes", "rates", "counts", "waiting", "blobs", "secrets"}
 
 
-def _artifact(store: Store) -> Any:
-    from planner.api.jobs.tasks import Task
-
+def _artifact(store: Store) -> Task:
     return Task("artifact", {"plan.json": store.plans("local")[0].files["plan.json"].digest}, {"name": "report.html"})
 
 
@@ -205,11 +205,16 @@ def test_a_step_between_versions_leaves_the_earlier_program_working(
     url = postgres_server.database()
     earlier = Store(tmp_path / "earlier", database=PostgresDatabase(url))
     monkeypatch.setattr(schema, "VERSION", 4)
-    monkeypatch.setattr(schema, "_STEPS", {3: (3, ("ALTER TABLE keys ADD COLUMN note TEXT",))})
+    added = tuple(f"ALTER TABLE {table} ADD COLUMN note TEXT" for table in ("keys", "tasks", "jobs", "plans"))
+    monkeypatch.setattr(schema, "_STEPS", {3: (3, added)})
+    task = Task("plan", {"model": earlier.blobs.put(b"model")}, {}, code="code")
+    for k in range(8):  # so often that its statements are prepared
+        _worked(earlier, replace(task, options={"k": k}))
     later = Store(tmp_path / "later", database=PostgresDatabase(url))  # it changes nothing by itself
     with later.database.read() as db:
         assert db.execute("SELECT version FROM store").fetchone()["version"] == 3
     assert PostgresDatabase.migrate(url) == (3, 4)
+    _worked(earlier, replace(task, options={"k": 8}))
     earlier.keys.create("a", "made by the earlier program")
     assert [k.tenant for k in later.keys.list()] == ["a"]
     monkeypatch.undo()
@@ -217,3 +222,12 @@ def test_a_step_between_versions_leaves_the_earlier_program_working(
     for store in (earlier, later):
         store.database.close()
     again.close()
+
+
+def _worked(store: Store, task: Task) -> None:
+    job = store.submit("a", task, name="model").job
+    held = store.leases.claim("w", LANES)
+    assert held is not None
+    store.leases.report(held, [("phase", {"phase": "searching"})])
+    store.leases.finish(held, {}, {})
+    assert store.ensure(task, "a").status == store.state(job.task).status == "succeeded"
