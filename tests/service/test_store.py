@@ -634,3 +634,9 @@ def _shape(folder: Path) -> list[tuple[str, str, str]]:
         version = db.execute("PRAGMA user_version").fetchone()[0]
     db.close()
     return [*found, ("version", "", str(version))]
+
+
+def test_what_no_name_can_be_names_nothing(store: Store) -> None:
+    for look in (store.job, store.plan, store.events, store.forget, store.cancel):
+        with pytest.raises(NotFound):
+            look("a", "a\0b")

@@ -7,7 +7,15 @@ from typing import Final
 import psycopg
 from psycopg_pool import PoolTimeout, TooManyRequests
 
-from planner.api.jobs.errors import StoreBusy, StoreConflict, StoreDamaged, StoreError, StoreFull, StoreUnusable
+from planner.api.jobs.errors import (
+    NotFound,
+    StoreBusy,
+    StoreConflict,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreUnusable,
+)
 
 __all__ = ["store_error"]
 
@@ -29,6 +37,8 @@ def store_error(where: str, e: psycopg.Error) -> StoreError:
         return StoreFull(f"{where}: no space is left ({said}); nothing of the call was kept")
     if code in _DAMAGED:
         return StoreDamaged(f"{where}: {said}; restore it from a backup")
+    if isinstance(e, psycopg.DataError) and not code:  # a text that was not even sent: no row can hold a NUL
+        return NotFound(f"{where}: there is nothing of that name ({said})")
     if isinstance(e, PoolTimeout | TooManyRequests):
         return StoreBusy(f"{where}: no connection came free in time; try again")
     if code in _PASSING or code.startswith("08") or (not code and isinstance(e, psycopg.OperationalError)):
