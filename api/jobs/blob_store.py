@@ -44,7 +44,7 @@ class BlobStore(Protocol):
 
     def lay(self, digest: str, target: Path) -> None:
         """Makes the blob a file, which may share its bytes with it: the file must not be written to.  BlobMissing,
-        StoreBusy, OSError."""
+        BlobDamaged, StoreBusy, StoreUnusable, OSError."""
 
     def __contains__(self, digest: object) -> bool: ...
 

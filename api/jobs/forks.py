@@ -22,9 +22,7 @@ from typing import Any
 
 from planner import version
 from planner.api.jobs import preload
-from planner.api.jobs.blob_store import BlobStore
 from planner.api.jobs.child import MESSAGE_BYTES, main
-from planner.api.jobs.handover import lay_in
 from planner.api.jobs.removal import remove_soon
 from planner.api.jobs.work import JobInput
 
@@ -166,10 +164,9 @@ class Child:
         return pid
 
 
-def begin(work: JobInput, blobs: BlobStore, entry: Entry = main) -> Child:
-    """Starts a child, in `entry`; its folder is made, with its inputs.  OSError where that cannot be."""
+def begin(work: JobInput, entry: Entry = main) -> Child:
+    """Starts a child, in `entry`, whose folder is there with its inputs.  OSError where that cannot be."""
     started = time.monotonic()
-    lay_in(blobs, work.inputs, work.folder)
     receiver, sender = _context.Pipe(duplex=False)
     arguments: tuple[Any, ...] = (sender, work)
     process = _context.Process(target=entry, args=arguments, daemon=True)

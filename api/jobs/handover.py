@@ -21,7 +21,7 @@ from typing import Any, Final
 from planner import version
 from planner.api.jobs.blob_store import BlobStore
 from planner.api.jobs.blobs import Blob
-from planner.api.jobs.errors import BlobMissing, StoreFull, StoreUnusable
+from planner.api.jobs.errors import BlobDamaged, BlobMissing, StoreFull, StoreUnusable
 
 __all__ = ["CODE", "ResultInvalid", "Taken", "hand_out", "lay_in", "size_of", "take_in"]
 
@@ -40,12 +40,13 @@ class ResultInvalid(Exception):
 
 
 def lay_in(blobs: BlobStore, inputs: Mapping[str, str], folder: Path) -> None:
-    """Makes the folder of a child, with its inputs.  What is not kept any more is not there.  OSError."""
+    """Makes the folder of a child, with its inputs.  What is not kept any more is not there.  OSError, StoreBusy,
+    StoreUnusable."""
     for name in ("in", "work", "out", CODE):
         (folder / name).mkdir(parents=True, mode=0o700)
     (folder / CODE / "planner").symlink_to(_PACKAGE)
     for name, digest in inputs.items():
-        with contextlib.suppress(BlobMissing):
+        with contextlib.suppress(BlobMissing, BlobDamaged):
             blobs.lay(digest, folder / "in" / name)
 
 

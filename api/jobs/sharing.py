@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from planner.api.jobs.errors import LeaseLost
 from planner.api.jobs.lanes import LARGE, LIGHT
+from planner.api.jobs.laying import Laying
 from planner.api.jobs.leases import Leases
 from planner.api.jobs.rotation import PAUSED, SLICE_S, TRIAL_S, Move, next_move
 from planner.api.jobs.slot import Slot
@@ -34,7 +35,7 @@ class Sharing:
     _used: dict[str, float] = field(default_factory=dict)  # seconds by tenant, not yet charged
     _looked: float = 0.0
 
-    def lanes(self, held: Sequence[Slot]) -> tuple[int, ...]:
+    def lanes(self, held: Sequence[Slot | Laying]) -> tuple[int, ...]:
         """Those that there is a place for."""
         running = [s for s in held if not s.paused]
         heavy = sum(s.heavy for s in running)

@@ -15,7 +15,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from planner.api.jobs.errors import BlobDamaged, BlobMissing, LeaseLost, StoreFull
+from planner.api.jobs.errors import BlobDamaged, BlobMissing, LeaseLost, StoreBusy, StoreFull
 from planner.api.jobs.forks import Child
 from planner.api.jobs.handover import ResultInvalid, Taken, size_of, take_in
 from planner.api.jobs.lanes import LARGE
@@ -31,6 +31,7 @@ FLUSH_S = 0.2  # between two writings of progress
 INPUT_LOST = f"{URN}input-lost"
 DEPTH = 30  # of lists and objects inside each other, in a message
 ORPHANED = 255  # what multiprocessing says of a child whose fork server died, and took it along
+AGAIN_S = 1.0  # between two tries to hand in a result
 AT_ONCE = 8 << 20  # bytes of a result that is copied within a round of the worker
 SEARCHES = frozenset(("plan",))  # kinds that have something in hand when they are asked to end
 
@@ -59,6 +60,7 @@ class Slot:
     _progress: dict[str, Any] = field(default_factory=dict)
     _flushed: float = 0.0
     _taking: Future[Taken] | None = None
+    _again: float = 0.0  # when a result is handed in again that could not be
 
     def __post_init__(self) -> None:
         self.heavy = self.claim.lane == LARGE
@@ -144,7 +146,7 @@ class Slot:
 
     def waits(self) -> list[Connection | int]:
         """What wakes the worker."""
-        if self._taking is not None:
+        if self._taking is not None or self._again:
             return []  # the child has ended: it would wake the worker again and again
         return [self.child.process.sentinel] if self.deaf else [self.child.process.sentinel, self.child.receiver]
 
@@ -229,6 +231,10 @@ class Slot:
                 log.error("task %d: %s", self.claim.task, e)
                 store.leases.fail(self.claim, problem("storage-full", "the result cannot be kept"), lasting=False)
                 return True
+            except StoreBusy as e:  # where results lie cannot be reached: once more in a moment
+                log.error("task %d: its result cannot be handed in (%s)", self.claim.task, e)
+                self._taking, self._again = None, time.monotonic() + AGAIN_S
+                return False
             if taken is None:
                 return False
             files, plan = taken
@@ -251,6 +257,8 @@ class Slot:
         """The result of the child; None while a large one is being copied beside the worker's own rounds, in which
         leases are renewed.  Errors as of `take_in`."""
         assert self.answer is not None
+        if time.monotonic() < self._again:
+            return None
         if self._taking is None:
             folder, files, plan = self.child.folder, self.answer["files"], self.answer["plan"]
             take = partial(take_in, store.blobs, folder, files, plan, self.limits.result_bytes)
@@ -276,10 +284,11 @@ class Slot:
     def _forget_damaged(self, store: Store) -> None:
         """What is damaged is removed, and what is lost is known to be, so that the same content can be kept again: the
         child cannot."""
-        for digest in self.claim.inputs.values():
-            with contextlib.suppress(BlobDamaged, BlobMissing):
-                store.blobs.read(digest)
-        store.blobs.missing(list(self.claim.inputs.values()))
+        with contextlib.suppress(StoreBusy):  # whoever asks for it next finds it damaged, too
+            for digest in self.claim.inputs.values():
+                with contextlib.suppress(BlobDamaged, BlobMissing):
+                    store.blobs.read(digest)
+            store.blobs.missing(list(self.claim.inputs.values()))
 
     def _conclude_death(self, store: Store) -> None:
         code = self.child.process.exitcode

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from planner.api.jobs.errors import StoreBusy
 from planner.api.jobs.handover import take_in
 from planner.api.jobs.leases import DEATHS
 from planner.api.jobs.records import TaskState
@@ -338,6 +339,77 @@ def test_a_large_result_is_copied_while_the_worker_goes_on(
     go_on.set()
     until(worker, lambda: store.state(begun.id).ended)
     assert store.blobs.read(store.state(begun.id).result["result"].digest) == b"done"
+
+
+class Far:
+    """Blobs in a bucket that can be reached or not, and takes its time."""
+
+    remote = True
+
+    def __init__(self, store: Store) -> None:
+        self.blobs: Any = store.blobs
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self.there = True
+
+    def lay(self, digest: str, target: Path) -> None:
+        self.reached.set()
+        self.go_on.wait(60)
+        self._expect()
+        self.blobs.lay(digest, target)
+
+    def put(self, content: bytes) -> str:
+        self._expect()
+        return str(self.blobs.put(content))
+
+    def _expect(self) -> None:
+        if not self.there:
+            raise StoreBusy("s3://far: cannot be reached at the moment; try again")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.blobs, name)
+
+
+def test_inputs_that_take_their_time_cost_no_lease_and_those_out_of_reach_wait(store: Store, worker: Worker) -> None:
+    far: Any = Far(store)
+    digest = store.blobs.put(b"model")
+    store.blobs = far
+    sleeping = store.ensure(does("sleep", "plan"))
+    until(worker, lambda: worker._laying)
+    begun = store.ensure(Task("artifact", {"model": digest}, {"do": "nothing"}, code="c"))
+    far.there = False
+    until(worker, far.reached.is_set)
+    for _ in range(3):
+        worker._beaten = 0.0
+        worker.turn()
+    until(worker, lambda: worker._at_work)
+    assert [store.state(t.id).attempts for t in (sleeping, begun)] == [1, 1]
+    far.go_on.set()
+    until(worker, lambda: store.state(begun.id).status == "queued")
+    assert not list((store.folder / "scratch" / worker.name).glob(f"{begun.id}-*"))
+    far.there, worker._apart_until = True, 0.0
+    until(worker, lambda: store.state(begun.id).ended)
+    with store.database.read() as db:
+        row = db.execute("SELECT status, deaths, losses FROM tasks WHERE id = ?", (begun.id,)).fetchone()
+    assert tuple(row) == ("succeeded", 0, 0)
+    assert store.state(sleeping.id).attempts == 1
+
+
+def test_a_result_that_cannot_be_handed_in_is_once_it_can_and_holds_nobody_up(
+    store: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.api.jobs.slot.AGAIN_S", 0.05)
+    far: Any = Far(store)
+    far.go_on.set()
+    far.there = False
+    store.blobs = far
+    first = store.ensure(does("nothing", "plan"))
+    until(worker, lambda: worker._at_work and worker._at_work[0]._again)
+    second = store.ensure(does("die", "plan"))
+    until(worker, lambda: store.state(second.id).ended)
+    assert store.state(first.id).status == "running"
+    far.there = True
+    until(worker, lambda: store.state(first.id).ended)
+    assert store.blobs.read(store.state(first.id).result["result"].digest) == b"done"
 
 
 @pytest.mark.parametrize(
