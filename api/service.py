@@ -22,7 +22,7 @@ from planner.api.jobs.blobs import Blob
 from planner.api.jobs.errors import BlobDamaged, BlobMissing, StoreDamaged, StoreError
 from planner.api.jobs.records import JobRecord, TaskState
 from planner.api.jobs.store import Store
-from planner.api.jobs.tasks import Task, code_digest
+from planner.api.jobs.tasks import Task
 from planner.api.limits import Buckets, Rate
 from planner.api.observe import Metrics
 from planner.api.pages import Signer
@@ -69,8 +69,10 @@ class Service:
 
     def task(self, tenant: str, kind: str, inputs: Mapping[str, str], options: Mapping[str, Any]) -> Task:
         """Equal ones are one computation: of all tenants, or of this one."""
-        code = code_digest() if self.settings.share == "all" else f"{code_digest()} {tenant}"
-        return Task(kind, inputs, options, code=code)
+        return Task(kind, inputs, options, apart=self._apart(tenant))
+
+    def _apart(self, tenant: str) -> str:
+        return "" if self.settings.share == "all" else tenant
 
     def enter(self, request: Request, tenant: str) -> None:
         """Counts a request of the tenant until it is answered.  Problem where too many are being answered."""
@@ -175,7 +177,7 @@ class Service:
         try:
             return await self._open(blob, tenant)
         except (BlobDamaged, BlobMissing):
-            state = await self.blocking.run(tenant, self.store.recover, blob.digest, tenant)
+            state = await self.blocking.run(tenant, self.store.recover, blob.digest, tenant, self._apart(tenant))
             if state is None:
                 raise
             state = await self.finished_task(state, tenant, PATIENCE)

@@ -229,9 +229,10 @@ class Store:
             return state_of(db, row)
 
     @repeated
-    def recover(self, digest: str, tenant: str = "") -> TaskState | None:
-        """Computes again what a damaged or missing blob was the result of: the state to wait for, None where the blob
-        was no result.  Equal bytes come out unless the code has changed or a time limit cut the search."""
+    def recover(self, digest: str, tenant: str = "", apart: str = "") -> TaskState | None:
+        """Computes again what a damaged or missing blob was the result of, for a tenant `apart` where one is named: the
+        state to wait for, None where the blob was no result.  Equal bytes come out unless the code has changed or a
+        time limit cut the search."""
         with self.database.write() as db:
             rows = db.execute(
                 f"SELECT {TASK} FROM tasks WHERE id IN (SELECT task FROM files WHERE digest = ? AND way = 'out')"
@@ -242,7 +243,7 @@ class Store:
                 return None
             db.executemany("UPDATE tasks SET current = 0 WHERE id = ?", [(r["id"],) for r in rows])
             inputs = {name: blob.digest for name, blob in files_of(db, rows[0]["id"], "in").items()}
-            task = Task(rows[0]["kind"], inputs, json.loads(rows[0]["options"]))
+            task = Task(rows[0]["kind"], inputs, json.loads(rows[0]["options"]), apart=apart)
         return self.ensure(task, tenant)
 
     # Plans
