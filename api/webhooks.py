@@ -86,8 +86,11 @@ class Deliveries:
                 await asyncio.sleep(EVERY_S)
 
     async def send_due(self, client: httpx.AsyncClient) -> None:
-        due = await asyncio.to_thread(self.store.webhooks.take, time.time(), PATIENCE_S + 30.0, AT_A_TIME)
+        due = await asyncio.to_thread(self._due)
         await asyncio.gather(*(self._send(client, webhook) for webhook in due))
+
+    def _due(self) -> list[Webhook]:
+        return self.store.webhooks.take(self.store.now(), PATIENCE_S + 30.0, AT_A_TIME)
 
     async def _send(self, client: httpx.AsyncClient, webhook: Webhook) -> None:
         """One try."""
@@ -101,7 +104,7 @@ class Deliveries:
             await asyncio.to_thread(self.store.webhooks.end, webhook.job)
         else:
             pause = min(LONGEST_S, FIRST_S * 4.0**webhook.tries)
-            await asyncio.to_thread(self.store.webhooks.again, webhook.job, time.time() + pause)
+            await asyncio.to_thread(self.store.webhooks.again, webhook.job, pause)
         if problem is not None:
             host = urlsplit(webhook.url).hostname
             fields = {"job": webhook.job, "host": host, "why": problem[:300], "try": webhook.tries + 1, "of": TRIES}

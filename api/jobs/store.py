@@ -304,6 +304,11 @@ class Store:
         with self.database.write(durable=False):
             pass
 
+    def now(self) -> float:
+        """The moment, by the clock that all hosts of this store go by."""
+        with self.database.read() as db:
+            return db.now
+
     def latest(self) -> float | None:
         """When the newest job came; None where there is none."""
         with self.database.read() as db:

@@ -277,7 +277,7 @@ class Worker:
             make_room(self.store.folder)
             if self.retention_s is None:
                 return
-            leap = Calendar(self.store.folder, self.store.latest).leap(time.time())
+            leap = Calendar(self.store.folder, self.store.latest).leap(self.store.now())
             if leap:
                 log.error(
                     "the clock is %.1f days ahead of the last look at what is old: nothing is removed before it has "

@@ -18,6 +18,7 @@ from planner.api.jobs.lanes import LANES
 from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import Task
 from planner.api.jobs.turns import Able
+from planner.api.jobs.worker import Worker
 from tests.service.postgres import Server
 
 pytest.importorskip("psycopg", reason="the extra `server` is not installed")
@@ -381,3 +382,25 @@ def test_lists_look_at_their_page_alone(opened: Callable[..., Store]) -> None:
             assert "Index Scan Backward using jobs_" in text, text
             assert not any(word in text for word in ("Seq Scan on jobs", "Seq Scan on tasks", "Sort")), text
     assert store.counts()["jobs"] == {"queued": 0, "running": 0, "ended": 6000}
+
+
+def test_a_clock_of_the_database_that_is_ahead_removes_nothing_and_puts_no_webhook_off(
+    opened: Callable[..., Store],
+) -> None:
+    store = opened()
+    database: Any = store.database
+    job = store.submit("a", task(store), name="m").job.id
+    held = store.leases.claim("w", LANES)
+    assert held is not None
+    store.leases.finish(held, {}, {})
+    store.webhooks.add(job, "https://a.example/", "secret")
+    worker = Worker(store, retention_s=30 * 86400.0)
+    worker.purge()
+    right, database.now = database.now, f"SELECT {time.time() + 40 * 86400.0!r}::float8"
+    worker.purge()
+    assert [j.id for j in store.jobs("a")] == [job]
+    assert [w.job for w in store.webhooks.take(store.now(), 60.0, 9)] == [job]
+    store.webhooks.again(job, 60.0)
+    assert store.webhooks.take(store.now(), 60.0, 9) == []
+    database.now = right
+    assert [w.tries for w in store.webhooks.take(store.now(), 60.0, 9)] == [1]
