@@ -37,7 +37,7 @@ class BlobStore(Protocol):
         """A file at its beginning, once all of it was compared with the digest.  BlobMissing, BlobDamaged."""
 
     def remove(self, digest: str, keep: Callable[[str], bool]) -> None:
-        """Removes a blob that is not to `keep`, where it is there."""
+        """Removes a blob that is not to `keep`, where it is there, or has the next but one purge do it."""
 
     def expect_room(self) -> None:
         """StoreFull or StoreUnusable where nothing could be kept."""
