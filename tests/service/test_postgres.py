@@ -404,3 +404,20 @@ def test_a_clock_of_the_database_that_is_ahead_removes_nothing_and_puts_no_webho
     assert store.webhooks.take(store.now(), 60.0, 9) == []
     database.now = right
     assert [w.tries for w in store.webhooks.take(store.now(), 60.0, 9)] == [1]
+
+
+def test_a_process_that_stood_still_within_a_transaction_is_told_to_try_again(url: str) -> None:
+    from planner.api.jobs.postgres.database import PostgresDatabase
+
+    database = PostgresDatabase(f"{url}&options=-c%20idle_in_transaction_session_timeout%3D50ms")
+
+    def stand_still() -> None:
+        with database.write() as db:
+            time.sleep(0.3)
+            db.execute("SELECT 1")
+
+    with pytest.raises(StoreBusy):
+        stand_still()
+    with database.read() as db:
+        assert db.execute("SELECT 1").fetchone()[0] == 1
+    database.close()

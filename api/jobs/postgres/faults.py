@@ -23,8 +23,10 @@ __all__ = ["store_error"]
 _CONFLICTS: Final = frozenset(("40001", "40P01", "23505", "23503"))
 _FULL: Final = frozenset(("53100", "53400"))
 _DAMAGED: Final = frozenset(("XX001", "XX002"))
-# Connections have run out, a lock or a statement took too long, the server stops, or is one that only reads.
-_PASSING: Final = frozenset(("53000", "53200", "53300", "55P03", "57014", "57P01", "57P02", "57P03", "57P05", "25006"))
+# Connections have run out, a lock, a statement or a pause between two took too long, the server stops, or only reads.
+_PASSING: Final = frozenset(
+    ("53000", "53200", "53300", "55P03", "57014", "57P01", "57P02", "57P03", "57P05", "25006", "25P03")
+)
 
 
 def store_error(where: str, e: psycopg.Error) -> StoreError:
