@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.api.jobs.errors import LeaseLost
@@ -52,10 +52,15 @@ class Sharing:
         slot.metered_s = used
 
     def used(self) -> dict[str, float]:
-        """Seconds by tenant that have been noted; they are asked for once."""
-        out = dict(self._used)
-        self._used.clear()
-        return out
+        """Seconds by tenant that have been noted and not been charged."""
+        return dict(self._used)
+
+    def charged(self, used: Mapping[str, float]) -> None:
+        """These are in the store by now."""
+        for tenant, seconds in used.items():
+            self._used[tenant] -= seconds
+            if self._used[tenant] <= 0:
+                del self._used[tenant]
 
     def step(self, held: Sequence[Slot]) -> bool:
         """Pauses and resumes, as far as it is due; whether a place has become free.  StoreError."""

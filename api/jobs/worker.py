@@ -178,9 +178,11 @@ class Worker:
             for slot in held:
                 slot.watch()
                 self._sharing.meter(slot)
+            used = self._sharing.used()
             said = self.store.leases.heartbeat(
-                self.name, claims, pid=os.getpid(), slots=slots, code=self._able.code, used=self._sharing.used()
+                self.name, claims, pid=os.getpid(), slots=slots, code=self._able.code, used=used
             )
+            self._sharing.charged(used)
             self._beaten, self._beaten_at = time.monotonic(), time.time()
         elif claims and version != self._heard:
             said = self.store.leases.ends_requested(claims)
