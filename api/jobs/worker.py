@@ -36,6 +36,7 @@ from planner.api.jobs.records import Claim
 from planner.api.jobs.removal import remove
 from planner.api.jobs.sandbox import MODES, Confinement, Mode, announce
 from planner.api.jobs.scratch import bury, own_folder
+from planner.api.jobs.shared import draw
 from planner.api.jobs.sharing import Sharing
 from planner.api.jobs.slot import Slot
 from planner.api.jobs.store import Store
@@ -56,6 +57,8 @@ CHECKPOINT_S = 2.0
 APART_S = 5.0  # for which a worker that cannot reach the inputs of tasks leaves them to others
 ORPHAN_S = 60.0
 PURGE_S = 3600.0
+PURGES = "all purges"  # no tenant is called so: all workers together purge as often as one may ask
+PURGES_A_S = 1.1 / PURGE_S
 LIMITS = Limits()
 HIDDEN = ("PLANNER_STORE", "PGPASSWORD")  # children, which read models, do not know the database
 
@@ -274,7 +277,7 @@ class Worker:
         threading.Thread(target=self.purge, name="purge", daemon=True).start()
 
     def purge(self) -> None:
-        """Removes what is kept no longer, as far as the clock is to be believed."""
+        """Removes what is kept no longer, as far as the clock is to be believed, where no other worker just has."""
         try:
             make_room(self.store.folder)
             if self.retention_s is None:
@@ -286,7 +289,7 @@ class Worker:
                     "gone on for a day; set it right if it is wrong",
                     leap / DAY_S,
                 )
-            else:
+            elif draw(self.store.database, PURGES, 1, PURGES_A_S, 1.0)[0]:
                 log.info("purged %s", self.store.purge(self.retention_s, self.failed_s))
         except (StoreError, OSError) as e:
             log.error("purging: %s", e)
