@@ -57,6 +57,7 @@ CHECKPOINT_S = 2.0
 APART_S = 5.0  # for which a worker that cannot reach the inputs of tasks leaves them to others
 ORPHAN_S = 60.0
 PURGE_S = 3600.0
+NEVER_S = 1e11  # longer ago than any clock says that anything was
 PURGES = "all purges"  # no tenant is called so: all workers together purge as often as one may ask
 PURGES_A_S = 1.1 / PURGE_S
 LIMITS = Limits()
@@ -280,7 +281,7 @@ class Worker:
         """Removes what is kept no longer, as far as the clock is to be believed, where no other worker just has."""
         try:
             make_room(self.store.folder)
-            if self.retention_s is None:
+            if self.retention_s is None and self.failed_s is None:
                 return
             leap = Calendar(self.store.folder, self.store.latest).leap(self.store.now())
             if leap:
@@ -290,7 +291,7 @@ class Worker:
                     leap / DAY_S,
                 )
             elif draw(self.store.database, PURGES, 1, PURGES_A_S, 1.0)[0]:
-                log.info("purged %s", self.store.purge(self.retention_s, self.failed_s))
+                log.info("purged %s", self.store.purge(self.retention_s or NEVER_S, self.failed_s))
         except (StoreError, OSError) as e:
             log.error("purging: %s", e)
 
