@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from planner.api.jobs.blobs import Blob
+from planner.api.jobs.blobs import Blob, Blobs
 from planner.api.jobs.errors import LeaseLost, StoreBusy, StoreConflict, StoreUnusable
 from planner.api.jobs.lanes import LANES
 from planner.api.jobs.store import Store
@@ -421,3 +422,15 @@ def test_a_process_that_stood_still_within_a_transaction_is_told_to_try_again(ur
     with database.read() as db:
         assert db.execute("SELECT 1").fetchone()[0] == 1
     database.close()
+
+
+def test_what_one_host_discards_in_a_shared_folder_another_may_be_about_to_name(opened: Callable[..., Store]) -> None:
+    refusing, accepting = opened(), opened()
+    refused, accepted = task(refusing), task(accepting)
+    refusing.discard(refused.inputs["model"], lambda _: False)
+    accepting.submit("a", accepted, name="m")
+    unwanted = refusing.blobs.put(b"unwanted")
+    refusing.discard(unwanted, lambda _: False)
+    os.utime(Blobs(refusing.folder / "blobs").path(unwanted), (0, 0))
+    assert refusing.purge(3600.0).blobs == 1
+    assert (accepted.inputs["model"] in refusing.blobs, unwanted in refusing.blobs) == (True, False)
