@@ -41,6 +41,8 @@ def test_code_in_a_child_reaches_nothing_that_is_not_its_own(tmp_path: Path) -> 
     own_secret(store.folder)
     model, other = store.blobs.put(b"its own"), store.blobs.put(b"another tenant's")
     sibling = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    service = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    service.bind(str(store.folder / "service"))
     try:
         with working(store, entry=hostile) as worker:
             theirs = worker._folder / "another"
@@ -62,6 +64,7 @@ def test_code_in_a_child_reaches_nothing_that_is_not_its_own(tmp_path: Path) -> 
     finally:
         sibling.kill()
         sibling.wait()
+        service.close()
     found = granted()
     kept = {"files": found.landlock >= 3, "signals": found.landlock >= 6, "calls": found.calls}
     assert state.error is None
