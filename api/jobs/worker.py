@@ -239,6 +239,9 @@ class Worker:
         """Removes what is kept no longer, as far as the clock is to be believed."""
         try:
             make_room(self.store.folder)
+        except OSError as e:
+            log.error("making room: %s", e)
+        try:
             if self.retention_s is None:
                 return
             leap = Calendar(self.store.folder, self.store.latest).leap(time.time())

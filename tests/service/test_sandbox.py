@@ -217,6 +217,21 @@ def test_all_caches_together_are_bounded_and_each_is_of_its_own_inputs(tmp_path:
     assert Cache(second).read("answers", "0" * 64) is not None
 
 
+def test_folders_that_a_child_has_nested_in_its_cache_stop_no_purge(tmp_path: Path) -> None:
+    folder = cache_of(tmp_path, {"model": "a" * 64})
+    Cache(folder).write("answers", "0" * 64, b"kept")
+    handle = os.open(folder, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("nested", dir_fd=handle)
+        inner = os.open("nested", os.O_RDONLY, dir_fd=handle)
+        os.close(handle)
+        handle = inner
+    os.close(handle)
+    make_room(tmp_path)
+    assert [entry.name for entry in folder.iterdir()] == ["answers"]
+    assert Cache(folder).read("answers", "0" * 64) == b"kept"
+
+
 def test_health_says_nothing_of_the_sandbox() -> None:
     from planner.api.routes import health
 
