@@ -69,8 +69,10 @@ class Service:
 
     def task(self, tenant: str, kind: str, inputs: Mapping[str, str], options: Mapping[str, Any]) -> Task:
         """Equal ones are one computation: of all tenants, or of this one."""
-        code = code_digest() if self.settings.share == "all" else f"{code_digest()} {tenant}"
-        return Task(kind, inputs, options, code=code)
+        return Task(kind, inputs, options, code=self._code(tenant))
+
+    def _code(self, tenant: str) -> str:
+        return code_digest() if self.settings.share == "all" else f"{code_digest()} {tenant}"
 
     def enter(self, request: Request, tenant: str) -> None:
         """Counts a request of the tenant until it is answered.  Problem where too many are being answered."""
@@ -175,7 +177,7 @@ class Service:
         try:
             return await self._open(blob, tenant)
         except (BlobDamaged, BlobMissing):
-            state = await self.blocking.run(tenant, self.store.recover, blob.digest, tenant)
+            state = await self.blocking.run(tenant, self.store.recover, blob.digest, tenant, self._code(tenant))
             if state is None:
                 raise
             state = await self.finished_task(state, tenant, PATIENCE)
@@ -192,9 +194,14 @@ class Service:
             return Held(self.store.blobs.read(blob.digest))
         task = self.opening.get(blob.digest)
         if task is None:
-            task = self.opening[blob.digest] = asyncio.create_task(asyncio.to_thread(self._filed, blob))
+            task = self.opening[blob.digest] = asyncio.create_task(self._compared(blob, tenant))
             task.add_done_callback(lambda _: self.opening.pop(blob.digest))
         return await asyncio.shield(task)
+
+    async def _compared(self, blob: Blob, tenant: str) -> Content:
+        if self.store.blobs.remote:
+            return await self.blocking.run(tenant, self._filed, blob)
+        return await asyncio.to_thread(self._filed, blob)
 
     def _filed(self, blob: Blob) -> Content:
         with self.store.blobs.open(blob.digest) as file:

@@ -232,9 +232,10 @@ class Store:
             return state_of(db, row)
 
     @repeated
-    def recover(self, digest: str, tenant: str = "") -> TaskState | None:
+    def recover(self, digest: str, tenant: str = "", code: str | None = None) -> TaskState | None:
         """Computes again what a damaged or missing blob was the result of: the state to wait for, None where the blob
-        was no result.  Equal bytes come out unless the code has changed or a time limit cut the search."""
+        was no result.  Equal bytes come out unless the code has changed or a time limit cut the search.  `code`: of
+        the task that is begun, as of `Task`."""
         with self.database.write() as db:
             rows = db.execute(
                 "SELECT * FROM tasks WHERE id IN (SELECT task FROM files WHERE digest = ? AND way = 'out')"
@@ -245,7 +246,8 @@ class Store:
                 return None
             db.executemany("UPDATE tasks SET current = 0 WHERE id = ?", [(r["id"],) for r in rows])
             inputs = {name: blob.digest for name, blob in files_of(db, rows[0]["id"], "in").items()}
-            task = Task(rows[0]["kind"], inputs, json.loads(rows[0]["options"]))
+            given = {} if code is None else {"code": code}
+            task = Task(rows[0]["kind"], inputs, json.loads(rows[0]["options"]), **given)
         return self.ensure(task, tenant)
 
     # Plans

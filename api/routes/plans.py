@@ -106,7 +106,7 @@ async def create_plan(
     service = service_of(request)
     refuse_repeated((name for name, _ in request.query_params.multi_items()), PlanQuery)
     options = query.task_options()
-    webhook = webhook_of(request, service, query.webhook)
+    webhook = await webhook_of(request, service, query.webhook)
     await expect_body(request, service, tenant, idempotency_key)
     async with received(request, service.store.blobs, ("model", "constraints")) as upload:
         name = query.name or upload.stem or "model"
@@ -116,11 +116,11 @@ async def create_plan(
     return await submitted(request, service, job, webhook)
 
 
-def webhook_of(request: Request, service: Service, url: str | None) -> tuple[str, str] | None:
+async def webhook_of(request: Request, service: Service, url: str | None) -> tuple[str, str] | None:
     """URL and secret of the webhook that a request asks for.  Problem where it may not have it."""
     if url is None:
         return None
-    secret = mark_of(request, service)
+    secret = await service.look(mark_of, request, service)
     if secret is None:
         raise Problem("usage", "webhook: it is signed by the key of the request, and the service has no keys")
     return checked(url, service.settings.webhook_hosts), secret
