@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from planner.api import keys
+from planner.api.auth import COOKIE
 from planner.api.jobs.store import Store
 from planner.api.serve import refuse_open_door
 from planner.api.settings import Settings, is_loopback, settings_of
@@ -122,6 +123,17 @@ def test_a_session_that_was_ended_opens_nothing_in_any_process(tmp_path: Path) -
         for odd in ("x", "", cookies[1]["cookie"][:-3]):
             assert s.client.delete("/v1/sessions", headers={"cookie": f"planner_session={odd}"}).status_code == 204
         assert s.client.get("/v1/jobs", headers=cookies[1]).status_code == 200
+
+
+def test_sessions_are_not_ended_without_a_pause(tmp_path: Path) -> None:
+    """Each end is written to the disk, and whoever had a session once has its cookie for good."""
+    _, secret = _key(tmp_path, "team")
+    with serving(tmp_path, rate=2.0) as s:
+        s.client.post("/v1/sessions", json={"key": secret})
+        cookie = {"cookie": f"{COOKIE}={s.client.cookies[COOKIE]}"}
+        found = [s.client.delete("/v1/sessions", headers=cookie).status_code for _ in range(5)]
+        assert found[:2] == [204, 204]
+        assert found[-1] == 429
 
 
 def test_ends_of_sessions_are_kept_until_these_would_have_ended(tmp_path: Path) -> None:
