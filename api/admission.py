@@ -66,14 +66,16 @@ async def admitted_together(
 
 
 async def _made(service: Service, tenant: str, submissions: Sequence[Submission], upload: Upload) -> list[JobRecord]:
-    store, first = service.store, submissions[0]
-    if not await service.blocking.run(tenant, store.expect_room, tenant, first.task, first.idempotency):
-        digests = tuple(upload.digests.values())
-        await service.blocking.run(tenant, service.quotas.check, tenant, upload.size, digests)
-    async with _arriving(service, tuple(upload.digests.values())):
-        await upload.keep(partial(service.blocking.run, tenant))
-        made = await service.blocking.run(tenant, store.submit_all, tenant, submissions)
-    service.quotas.add(tenant, upload.size)
+    store, first, accepted, request = service.store, submissions[0], False, object()
+    try:
+        if not await service.blocking.run(tenant, store.expect_room, tenant, first.task, first.idempotency):
+            await service.blocking.run(tenant, service.quotas.hold, tenant, request, upload.sizes)
+        async with _arriving(service, tuple(upload.digests.values())):
+            await upload.keep(partial(service.blocking.run, tenant))
+            made = await service.blocking.run(tenant, store.submit_all, tenant, submissions)
+        accepted = True
+    finally:
+        service.quotas.let_go(tenant, request, accepted=accepted)
     return [m.job for m in made]
 
 

@@ -89,6 +89,11 @@ class Upload:
     stem: str | None = None
     pieces: dict[str, _Piece] = field(default_factory=dict)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes by digest."""
+        return {self.digests[name]: piece.size for name, piece in self.pieces.items()}
+
     def take(self, name: str, most: int) -> bytes:
         """The content of a part, which is no part of the upload any more.  Problem where it has more than `most`
         bytes."""

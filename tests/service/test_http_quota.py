@@ -239,9 +239,9 @@ def test_sums_are_made_now_and_then() -> None:
         return used
 
     quotas = Quotas(1000, sums, clock=lambda: now)
-    for _ in range(5):
-        quotas.check("a", 10)
-        quotas.add("a", 10)
+    for k in range(5):
+        quotas.hold("a", k, {str(k): 10})
+        quotas.let_go("a", k, accepted=True)
     assert made == 1
     with pytest.raises(Problem):
         quotas.check("a", 100)
@@ -257,6 +257,27 @@ def test_sums_are_made_now_and_then() -> None:
     quotas.forget("a")
     used = 0
     quotas.check("a", 100)
+
+
+def test_requests_of_one_moment_do_not_exceed_the_quota_together(tmp_path: Path) -> None:
+    with serving(tmp_path, tenant_quota=1000) as s, ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda k: s.post(b"%03d" % k * 130).status_code, range(24)))
+        assert answers.count(202) == 2
+        assert s.store.used_bytes("local") == 780
+        assert not any(s.client.app.state.service.quotas._held.values())  # type: ignore[attr-defined]
+
+
+def test_what_one_request_brings_counts_for_another_unless_it_is_the_same() -> None:
+    quotas = Quotas(1000, lambda tenant, beside: 0 if "known" in beside else 600)
+    quotas.hold("a", 1, {"new": 300})
+    quotas.hold("a", 2, {"new": 300})
+    quotas.hold("a", 3, {"known": 600})
+    with pytest.raises(Problem):
+        quotas.hold("a", 4, {"another": 300})
+    quotas.hold("b", 1, {"another": 300})
+    for k in (1, 2):
+        quotas.let_go("a", k, accepted=False)
+    quotas.hold("a", 4, {"another": 300})
 
 
 def test_what_failed_and_cancelled_jobs_brought_goes_early(service: Service) -> None:
