@@ -213,7 +213,10 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def preferred_wait(request: Request, service: Service) -> int | None:
-    """Seconds of `Prefer: wait=N` (RFC 7240), at most those that the service grants; None where it is not said."""
+def preferred_wait(request: Request, service: Service, tenant: str = "") -> int | None:
+    """Seconds of `Prefer: wait=N` (RFC 7240), at most those that the service grants; None where it is not said, or not
+    heeded, as too many requests of the tenant wait already."""
     found = _WAIT.search(",".join(request.headers.getlist("prefer")))
-    return None if found is None else min(int(found[1]), int(service.settings.most_wait))
+    if found is None or service.waiting[tenant] >= WAITS:
+        return None
+    return min(int(found[1]), int(service.settings.most_wait))

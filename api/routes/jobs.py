@@ -14,6 +14,7 @@ from starlette.responses import StreamingResponse
 from planner.api.auth import Tenant, tenant_of
 from planner.api.descriptions import header, link, problems
 from planner.api.errors import Problem
+from planner.api.jobs.errors import NotFound, StoreBusy
 from planner.api.links import job_of
 from planner.api.moments import moment
 from planner.api.pages import next_link
@@ -130,7 +131,7 @@ async def cancel_job(request: Request, tenant: Tenant, job_id: JobId, prefer: Pr
 
 
 async def _waited(request: Request, service: Service, job: Any) -> Response:
-    wait = preferred_wait(request, service)
+    wait = preferred_wait(request, service, job.tenant)
     if wait is None:
         return document(request, job_of(job))
     job = await service.finished_job(job, wait)
@@ -223,6 +224,8 @@ async def _stream(
                     spoken = now
                     yield b": still here\n\n"
                 changed = await watch.wait(max(0.0, min(spoken + beat, until, key_checked + KEY_S) - now))
+    except (NotFound, StoreBusy):
+        return  # the job was removed, or the store cannot be asked: who comes back is told so
     finally:
         service.metrics.streams.dec()
         service.streams[tenant] -= 1

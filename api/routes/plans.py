@@ -133,7 +133,7 @@ async def submitted(
     if webhook is not None:
         await service.blocking.run(job.tenant, service.store.webhooks.add, job.id, *webhook)
     headers = {"location": f"/v1/jobs/{job.id}"}
-    wait = preferred_wait(request, service)
+    wait = preferred_wait(request, service, job.tenant)
     if wait is not None:
         job = await service.finished_job(job, wait)
         headers["preference-applied"] = f"wait={wait}"
