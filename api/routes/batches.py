@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
 
 from planner.api.admission import admitted_together, expect_body
 from planner.api.auth import Tenant, within_rate
@@ -96,7 +97,7 @@ async def create_batch(request: Request, tenant: Tenant, idempotency_key: Idempo
         jobs = await admitted_together(service, tenant, submissions, upload, idempotency_key)
     for job, webhook in zip(jobs, webhooks, strict=True):
         if webhook is not None:
-            await service.blocking.run(tenant, service.store.webhooks.add, job.id, *webhook)
+            await run_in_threadpool(service.store.webhooks.add, job.id, *webhook)
     return document(request, Batch(jobs=[job_of(j) for j in jobs]), status=202, headers={"retry-after": "1"})
 
 

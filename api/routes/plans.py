@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from planner.api.admission import admitted, expect_body
 from planner.api.auth import Tenant, mark_of
@@ -131,7 +132,8 @@ async def submitted(
 ) -> Response:
     """The job, waited for where the caller prefers that."""
     if webhook is not None:
-        await service.blocking.run(job.tenant, service.store.webhooks.add, job.id, *webhook)
+        # Not among the calls that may be refused: the job is accepted by now.
+        await run_in_threadpool(service.store.webhooks.add, job.id, *webhook)
     headers = {"location": f"/v1/jobs/{job.id}"}
     wait = preferred_wait(request, service, job.tenant)
     if wait is not None:

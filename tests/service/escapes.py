@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import sqlite3
+import struct
 import subprocess
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
@@ -82,6 +83,9 @@ def _attempts(work: JobInput) -> Mapping[str, Callable[[], object]]:
             b"x", str(store / "service")
         ),
         "calls: a socket without Python": lambda: _did(_libc.socket(2, 1, 0)),
+        "calls: a message to another's queue": lambda: _did(
+            _libc.msgsnd(work.options["queue"], struct.pack("l8s", 1, b"x"), 8, 0)
+        ),
         "calls: trace the worker": lambda: _did(_libc.ptrace(16, worker, 0, 0)),
         "calls: trace a sibling": lambda: _did(_libc.ptrace(16, sibling, 0, 0)),
         "calls: mount": lambda: _did(_libc.mount(b"none", bytes(own), b"tmpfs", 0, None)),

@@ -66,8 +66,12 @@ _NUMBERS: Final[dict[str, tuple[int | None, int | None]]] = {
     "shmctl": (31, 195),
     "semget": (64, 190),
     "semctl": (66, 191),
+    "semop": (65, 193),  # whose numbers are small and need no name
+    "semtimedop": (220, 192),
     "msgget": (68, 186),
     "msgctl": (71, 187),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
     "mq_open": (240, 180),
     "mq_unlink": (241, 181),
     # namespaces and mounts
