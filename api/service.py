@@ -61,7 +61,7 @@ class Service:
     on_damage: Callable[[], None] = lambda: None
     probed: tuple[float, Problem | None] = (0.0, None)  # when it was last looked whether the store can be written to
     streams: Counter[str] = field(default_factory=Counter)  # event streams open, by tenant
-    shown: dict[str, tuple[float, str | None]] = field(default_factory=dict, repr=False)  # holders of credentials
+    shown: dict[bytes, tuple[float, str | None]] = field(default_factory=dict)  # holders of credentials, by digest
     waiting: Counter[str] = field(default_factory=Counter)  # requests that wait, by tenant
     open: Counter[str] = field(default_factory=Counter)  # requests being answered, by tenant
     arriving: Counter[str] = field(default_factory=Counter)  # digests that a request of this moment makes blobs of

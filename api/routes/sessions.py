@@ -12,6 +12,7 @@ from planner.api.errors import Problem
 from planner.api.respond import document
 from planner.api.schemas import Session, SessionRequest
 from planner.api.service import service_of
+from planner.api.wire import network_of
 
 __all__ = ["router"]
 
@@ -93,4 +94,4 @@ async def delete_session(request: Request) -> Response:
 
 def _address(request: Request) -> str:
     """Whose rate counts where nobody has a key yet; no tenant's name has a space."""
-    return f"login {'' if request.client is None else request.client.host}"
+    return f"login {network_of(request.client)}"

@@ -98,6 +98,17 @@ def test_what_a_shared_bucket_has_stays_there_for_who_has_to_wait(tmp_path: Path
     assert draw(database, "a", 5, 0.001, 20.0, 5)[0] == 5
 
 
+def test_buckets_that_are_full_again_leave_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    draw(store.database, "login 192.0.2.1", 1, 1.0, 2.0)
+    now = time.time()
+    for later, rows in ((60.0, 1), (7200.0, 0)):
+        monkeypatch.setattr(time, "time", lambda later=later: now + later)
+        store.purge(86400.0)
+        with store.database.read() as db:
+            assert db.execute("SELECT COUNT(*) FROM rates").fetchone()[0] == rows
+
+
 def test_requests_that_are_longer_than_any_list_are_not_read(service: Service) -> None:
     refused = send(service, " " * (1 << 20) + "[]")
     assert refused.status_code == 422

@@ -264,6 +264,20 @@ def test_so_many_requests_of_a_tenant_wait_and_more_are_told_at_once(
     assert not waiting
 
 
+def test_long_headers_of_streams_are_not_kept(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "KEY_S", 0.05)
+    job = running.http.post(URL, content=b"m", headers=ONNX).json()
+    with running.http.stream("GET", job["links"]["events"], headers={"cookie": f"a={'x' * 50_000}"}) as answer:
+        events = _events(answer.iter_lines())
+        assert next(events)["event"] == "queued"
+        shown = running.app.state.service.shown
+        while not shown:
+            time.sleep(0.01)
+        assert max(map(len, shown)) < 100
+        running.store.leases.fail(running.claim(), {"type": "x"}, lasting=False)
+        assert [e["event"] for e in events if e["event"]] == ["started", "failed"]
+
+
 def test_the_stream_of_a_job_that_is_anothers_by_now_ends(running: Running, caplog: pytest.LogCaptureFixture) -> None:
     job = running.http.post(URL, content=b"m", headers=ONNX).json()
     with running.http.stream("GET", job["links"]["events"]) as answer:
