@@ -61,7 +61,7 @@ class Service:
     on_damage: Callable[[], None] = lambda: None
     probed: tuple[float, Problem | None] = (0.0, None)  # when it was last looked whether the store can be written to
     streams: Counter[str] = field(default_factory=Counter)  # event streams open, by tenant
-    shown: dict[str, tuple[float, str | None]] = field(default_factory=dict, repr=False)  # holders of credentials
+    shown: dict[bytes, tuple[float, str | None]] = field(default_factory=dict)  # holders of credentials, by digest
     waiting: Counter[str] = field(default_factory=Counter)  # requests that wait, by tenant
     open: Counter[str] = field(default_factory=Counter)  # requests being answered, by tenant
     arriving: Counter[str] = field(default_factory=Counter)  # digests that a request of this moment makes blobs of
@@ -194,9 +194,14 @@ class Service:
             return Held(self.store.blobs.read(blob.digest))
         task = self.opening.get(blob.digest)
         if task is None:
-            task = self.opening[blob.digest] = asyncio.create_task(asyncio.to_thread(self._filed, blob))
+            task = self.opening[blob.digest] = asyncio.create_task(self._compared(blob, tenant))
             task.add_done_callback(lambda _: self.opening.pop(blob.digest))
         return await asyncio.shield(task)
+
+    async def _compared(self, blob: Blob, tenant: str) -> Content:
+        if self.store.blobs.remote:
+            return await self.blocking.run(tenant, self._filed, blob)
+        return await asyncio.to_thread(self._filed, blob)
 
     def _filed(self, blob: Blob) -> Content:
         with self.store.blobs.open(blob.digest) as file:
@@ -208,7 +213,10 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def preferred_wait(request: Request, service: Service) -> int | None:
-    """Seconds of `Prefer: wait=N` (RFC 7240), at most those that the service grants; None where it is not said."""
+def preferred_wait(request: Request, service: Service, tenant: str = "") -> int | None:
+    """Seconds of `Prefer: wait=N` (RFC 7240), at most those that the service grants; None where it is not said, or not
+    heeded, as too many requests of the tenant wait already."""
     found = _WAIT.search(",".join(request.headers.getlist("prefer")))
-    return None if found is None else min(int(found[1]), int(service.settings.most_wait))
+    if found is None or service.waiting[tenant] >= WAITS:
+        return None
+    return min(int(found[1]), int(service.settings.most_wait))

@@ -31,6 +31,7 @@ __all__ = ["Child", "Entry", "ForkServer", "begin", "started"]
 Entry = Callable[[Connection, JobInput], None]
 
 MESSAGES = 1000  # taken in at once
+MESSAGES_BYTES = 4 << 20  # likewise
 SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # Variables that a child may see: of Python, libraries, places and languages; keys and passwords have other names.
 _PASSED = re.compile(
@@ -111,9 +112,11 @@ class Child:
     def messages(self) -> list[bytes]:
         """Those that wait.  EOFError or OSError behind the last one."""
         found: list[bytes] = []
-        while len(found) < MESSAGES and self.receiver.poll(0):
+        size = 0
+        while len(found) < MESSAGES and size < MESSAGES_BYTES and self.receiver.poll(0):
             try:
                 found.append(self.receiver.recv_bytes(MESSAGE_BYTES))
+                size += len(found[-1])
             except (EOFError, OSError):
                 if found:
                     break

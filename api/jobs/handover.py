@@ -15,6 +15,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,10 +68,14 @@ def hand_out(folder: Path, files: Mapping[str, tuple[bytes, str]], plan: bytes |
 def size_of(folder: Path) -> int:
     """Bytes of what a child left.  ResultInvalid."""
     try:
-        with os.scandir(folder / "out") as entries:
-            return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+        with os.scandir(folder / "out") as found:
+            entries = list(islice(found, FILES + 1))  # of millions a worker would be counted as one that hangs
+            size = sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
     except OSError as e:
         raise ResultInvalid(f"what it left cannot be looked at ({e.strerror})") from e
+    if len(entries) > FILES:
+        raise ResultInvalid(f"more than {FILES} files")
+    return size
 
 
 def take_in(blobs: BlobStore, folder: Path, files: Mapping[str, Sequence[Any]], plan: str | None, limit: int) -> Taken:

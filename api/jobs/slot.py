@@ -20,7 +20,7 @@ from planner.api.jobs.forks import Child
 from planner.api.jobs.handover import ResultInvalid, Taken, size_of, take_in
 from planner.api.jobs.lanes import LARGE
 from planner.api.jobs.limits import CPU_GRACE_S, Limits
-from planner.api.jobs.problems import URN, problem
+from planner.api.jobs.problems import PROBLEMS, URN, problem
 from planner.api.jobs.records import Claim
 from planner.api.jobs.spells import Spells, go, stop
 from planner.api.jobs.store import Store
@@ -29,6 +29,8 @@ __all__ = ["Slot"]
 
 FLUSH_S = 0.2  # between two writings of progress
 INPUT_LOST = f"{URN}input-lost"
+TOLD = 16 << 20  # bytes that a child may say in all: what it says is kept
+FIGURES = ("incumbent_s", "bound_s", "gap", "seconds")
 DEPTH = 30  # of lists and objects inside each other, in a message
 ORPHANED = 255  # what multiprocessing says of a child whose fork server died, and took it along
 AGAIN_S = 1.0  # between two tries to hand in a result
@@ -61,6 +63,7 @@ class Slot:
     _flushed: float = 0.0
     _taking: Future[Taken] | None = None
     _again: float = 0.0  # when a result is handed in again that could not be
+    _told: int = 0
 
     def __post_init__(self) -> None:
         self.heavy = self.claim.lane == LARGE
@@ -162,10 +165,11 @@ class Slot:
             return False
         try:
             for data in messages:
-                message = json.loads(data)
-                _check_depth(message)
-                self._take(message)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+                self._told += len(data)
+                if self._told > TOLD:
+                    raise ValueError(f"more than {TOLD} bytes")
+                self._take(_read(data))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
             log.error("task %d: its child speaks no sense (%r)", self.claim.task, e)
             self.child.kill()
             return False
@@ -176,17 +180,18 @@ class Slot:
             case "begun":
                 self.begun_s = message["at"] - self.child.started
             case "progress":
-                self._progress |= message
-                self._events.append(("progress", message))
+                figures = {n: None if message[n] is None else float(message[n]) for n in FIGURES}
+                self._progress |= figures
+                self._events.append(("progress", figures))
             case "phase":
-                self._progress["phase"] = message["phase"]
-                self._events.append(("phase", message))
+                self._progress["phase"] = str(message["phase"])
+                self._events.append(("phase", {"phase": str(message["phase"])}))
             case "message":
-                self._events.append(("message", message))
+                self._events.append(("message", {"text": str(message["text"])}))
             case "error":
                 self.answer = {
                     "kind": "error",
-                    "problem": dict(message["problem"]),
+                    "problem": _problem_of(message["problem"]),
                     "lasting": message["lasting"] is True,
                 }
             case "died":
@@ -320,6 +325,26 @@ class Slot:
 
     def _too_long(self) -> dict[str, Any]:
         return problem("child-wall", f"it was ended after {self.limits.wall_s:g} s")
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    """A message.  ValueError for what is none."""
+    message = json.loads(data)
+    _check_depth(message)
+    if b"\\ud" in data.lower():  # halves of characters, which no answer of the service could hold
+        message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
+    found: dict[str, Any] = message
+    return found
+
+
+def _problem_of(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The problem that a child says, as this program says it: the service shows it to whoever asks."""
+    name = str(said["type"]).removeprefix(URN)
+    if name not in PROBLEMS:
+        raise ValueError(f"{name[:80]!r} is no problem")
+    numbers = ("lower_bound_bytes", "sufficient_bytes")
+    more = {n: None if said[n] is None else int(said[n]) for n in numbers if n in said}
+    return problem(name, str(said["detail"]), **more)
 
 
 def _check_depth(value: object, deepest: int = DEPTH) -> None:

@@ -54,15 +54,21 @@ class Webhooks:
         return [Webhook(r["job"], r["tenant"], r["url"], r["secret"], r["tries"]) for r in rows]
 
     @repeated
-    def again(self, job: str, pause_s: float) -> None:
-        """A try has failed."""
+    def again(self, tried: Webhook, pause_s: float) -> None:
+        """A try has failed.  One that took its place meanwhile stays as it is."""
         with self.database.write(durable=False) as db:
-            db.execute("UPDATE webhooks SET tries = tries + 1, next_at = ? WHERE job = ?", (db.now + pause_s, job))
+            db.execute(
+                "UPDATE webhooks SET tries = tries + 1, next_at = ? WHERE job = ? AND url = ? AND secret = ?",
+                (db.now + pause_s, tried.job, tried.url, tried.secret),
+            )
 
     @repeated
-    def end(self, job: str) -> None:
+    def end(self, tried: Webhook) -> None:
+        """Likewise: it was taken, or is given up."""
         with self.database.write(durable=False) as db:
-            db.execute("DELETE FROM webhooks WHERE job = ?", (job,))
+            db.execute(
+                "DELETE FROM webhooks WHERE job = ? AND url = ? AND secret = ?", (tried.job, tried.url, tried.secret)
+            )
 
 
 _DUE = """

@@ -281,6 +281,9 @@ class Worker:
         """Removes what is kept no longer, as far as the clock is to be believed, where no other worker just has."""
         try:
             make_room(self.store.folder)
+        except OSError as e:
+            log.error("making room: %s", e)
+        try:
             if self.retention_s is None and self.failed_s is None:
                 return
             leap = Calendar(self.store.folder, self.store.latest).leap(self.store.now())

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from planner.api.jobs import slot as slots
 from planner.api.jobs.errors import StoreBusy
-from planner.api.jobs.handover import take_in
+from planner.api.jobs.handover import ResultInvalid, size_of, take_in
 from planner.api.jobs.leases import DEATHS
 from planner.api.jobs.records import TaskState
 from planner.api.jobs.removal import remove
@@ -158,8 +159,10 @@ def test_an_import_beyond_its_limit_is_said_as_one_and_shared_with_nobody(store:
         '{"kind": "error", "problem": 3}',
         "[" * 100_000,
         '{"kind": "progress", "gap": ' + "[" * 900 + "]" * 900 + "}",
+        '{"kind": "progress", "incumbent_s": 1' + "0" * 400 + ', "bound_s": 0, "gap": 0, "seconds": 0}',
+        '{"kind": "error", "problem": {"type": "made up", "detail": ""}, "lasting": true}',
     ],
-    ids=range(6),
+    ids=range(8),
 )
 def test_a_child_that_speaks_no_sense_is_ended(store: Store, worker: Worker, words: str) -> None:
     begun = store.ensure(does("speak no sense", words=words))
@@ -213,6 +216,18 @@ def test_what_a_child_tells_is_bounded(store: Store, worker: Worker) -> None:
     assert len(events) < 1000
     assert max(len(str(e.data)) for e in events) < 3000
     assert store.job("a", job.id).progress["seconds"] == 19.99  # the last of them is told
+
+
+def test_a_child_that_tells_without_end_is_ended(store: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "TOLD", 4 << 20)
+    job = store.submit("a", does("tell without end", "plan"), name="m").job
+    until(worker, lambda: store.state(job.task).attempts == 2)
+    first = [e for e in store.events("a", job.id, limit=10_000) if e.type == "message"]
+    assert sum(len(str(e.data)) for e in first) < 16 << 20
+
+
+def test_halves_of_characters_of_a_child_become_whole_ones() -> None:
+    assert slots._read(b'{"kind": "message", "text": "\\ud800 here"}')["text"] == "? here"
 
 
 def test_cancelling_a_search_gives_its_best_so_far(store: Store, worker: Worker) -> None:
@@ -410,6 +425,14 @@ def test_a_result_that_cannot_be_handed_in_is_once_it_can_and_holds_nobody_up(
     far.there = True
     until(worker, lambda: store.state(first.id).ended)
     assert store.blobs.read(store.state(first.id).result["result"].digest) == b"done"
+
+
+def test_a_result_of_too_many_files_is_not_counted_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    for k in range(1001):
+        (tmp_path / "out" / str(k)).touch()
+    with pytest.raises(ResultInvalid, match="1000 files"):
+        size_of(tmp_path)
 
 
 @pytest.mark.parametrize(
