@@ -1,28 +1,37 @@
 # The service.  Wheels are built in a first stage, so that the final image holds no build tools.
-FROM python:3.12-slim AS build
+# An exact version; docs/deploy.md says how to pin its digest as well.
+ARG PYTHON=python:3.12.12-slim-bookworm
+FROM ${PYTHON} AS build
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
+COPY deploy/build.lock deploy/
+RUN pip install --no-cache-dir --require-hashes -r deploy/build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY planner planner
 COPY cost_models cost_models
 COPY api api
 # The page offers some of them: links in api/static/samples.
 COPY sample_graphs sample_graphs
-RUN pip install --no-cache-dir build && python -m build --wheel --outdir /wheels .
+RUN python -m hatchling build -t wheel -d /wheels
 
-FROM python:3.12-slim
+FROM ${PYTHON}
 RUN useradd --create-home --uid 10001 planner && install -d -o planner -m 0700 /data
+COPY deploy/requirements.lock /tmp/
+RUN pip install --no-cache-dir --require-hashes -r /tmp/requirements.lock && rm /tmp/requirements.lock
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[server]" && rm -rf /wheels
-USER planner
+RUN pip install --no-cache-dir --no-deps /wheels/*.whl && pip check && rm -rf /wheels
+# A number, so that Kubernetes can see that it is not root.
+USER 10001
 WORKDIR /home/planner
 # Settings are variables (docs/service.md).  Beyond loopback the service needs a key, or it ends and says so:
 #   docker run --rm -v planner:/data IMAGE keys create --tenant team
-#   docker run -v planner:/data -p 8080:8080 IMAGE
-ENV PLANNER_DATA=/data PLANNER_HOST=0.0.0.0 PLANNER_PORT=8080
+#   docker run --read-only --tmpfs /tmp -v planner:/data -p 8080:8080 IMAGE
+# Only /data and /tmp are written to.
+ENV PLANNER_DATA=/data PLANNER_HOST=0.0.0.0 PLANNER_PORT=8080 XDG_CACHE_HOME=/tmp/cache
 VOLUME /data
 EXPOSE 8080
-HEALTHCHECK CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(f'http://127.0.0.1:{os.environ[\"PLANNER_PORT\"]}/healthz', timeout=3)"]
+HEALTHCHECK --start-period=30s --interval=10s --timeout=5s CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(f'http://127.0.0.1:{os.environ[\"PLANNER_PORT\"]}/healthz', timeout=3)"]
 STOPSIGNAL SIGTERM
+# No init beside it: as the first process, `planner serve` and `planner worker` bury orphans themselves and end in order.
 ENTRYPOINT ["planner"]
 CMD ["serve"]

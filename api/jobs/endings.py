@@ -9,6 +9,7 @@ from typing import Any
 from planner.api.jobs.database import Row, Transaction
 from planner.api.jobs.problems import problem
 from planner.api.jobs.rows import WAIT, add_event, ticket
+from planner.api.jobs.totals import FAILURES, LOST, RESTARTS, add, failure
 
 __all__ = ["LOSSES", "end_task", "give_plan", "lose", "requeue", "share_plan"]
 
@@ -55,22 +56,31 @@ def end_task(
     )
     details: dict[str, Any] = {"plan": None, **(data or {})}
     add_event(db, task, status, details if error is None else {**details, "error": dict(error)}, now)
+    if status == "failed":
+        add(db, FAILURES, failure(error))
 
 
 def lose(db: Transaction, row: Row, now: float, why: str = "its worker was lost") -> None:
     losses = row["losses"] + 1
     db.execute("UPDATE tasks SET losses = ? WHERE id = ?", (losses, row["id"]))
     if row["cancel"]:
+        add(db, LOST, "cancelled")
         end_task(db, row["id"], "cancelled", now, lasting=False)
     elif losses >= LOSSES:
+        add(db, LOST, "failed")
         message = f"{losses} workers were lost while they computed it"
         end_task(db, row["id"], "failed", now, lasting=False, error=problem("child-died", message))
     else:
-        requeue(db, row, now, why, now + SUSPECT_PAUSE_S if losses >= SUSPECT else 0.0)
+        add(db, LOST, "restarted")
+        requeue(db, row, now, why, now + SUSPECT_PAUSE_S if losses >= SUSPECT else 0.0, "worker-lost")
 
 
-def requeue(db: Transaction, row: Row, now: float, why: str, not_before: float = 0.0) -> None:
+def requeue(
+    db: Transaction, row: Row, now: float, why: str, not_before: float = 0.0, cause: str = "worker-stopped"
+) -> None:
+    """`why`: for who waits; `cause`: what it is counted as."""
     task = row["id"]
+    add(db, RESTARTS, cause)
     db.execute(
         "UPDATE tasks SET status = 'queued', worker = NULL, leased_until = NULL, progress = '{}' WHERE id = ?", (task,)
     )

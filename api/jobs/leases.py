@@ -19,6 +19,8 @@ from planner.api.jobs.errors import LeaseLost
 from planner.api.jobs.problems import problem
 from planner.api.jobs.records import Claim
 from planner.api.jobs.rows import FILE, TASK, add_event, files_of
+from planner.api.jobs.totals import DEATHS as DEATHS_TOTAL
+from planner.api.jobs.totals import add, death
 from planner.api.jobs.turns import ANY, START_MS, Able, Head, Standing, charge, expired, next_in, standing
 
 __all__ = ["DEATHS", "LEASE_S", "Beat", "Leases"]
@@ -213,13 +215,14 @@ class Leases:
             row = _held(db, claim)
             deaths = row["deaths"] + 1
             db.execute("UPDATE tasks SET deaths = ? WHERE id = ?", (deaths, claim.task))
+            add(db, DEATHS_TOTAL, death(how))
             if row["cancel"]:
                 end_task(db, claim.task, "cancelled", now, lasting=False)
             elif deaths >= DEATHS:
                 message = f"the process that computed it ended {deaths} times without an answer, at last: {how}"
                 end_task(db, claim.task, "failed", now, lasting=False, error=problem("child-died", message))
             else:
-                requeue(db, row, now, how, not_before=now + PAUSE_S * deaths)
+                requeue(db, row, now, how, now + PAUSE_S * deaths, "child-died")
                 return True
         return False
 

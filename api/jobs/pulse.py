@@ -1,4 +1,4 @@
-"""Signs of life of a worker, over a pipe to the process that started it.
+"""Signs of life of a worker, over a pipe to the process that started it, or by the time of a file.
 
 They come from the worker's own rounds, so that they stop with those, whatever has stopped them; and they need no store,
 which may be full or locked while the worker is well.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from pathlib import Path
 from typing import Final
 
 __all__ = ["PATIENCE_S", "REMOTE_PATIENCE_S", "Listener", "Pulse"]
@@ -23,10 +24,11 @@ ABSENT_S: Final = 3.0  # between two looks of who listens: it was stopped itself
 
 
 class Pulse:
-    """The worker's end; `handle` None: nobody listens."""
+    """The worker's end; `handle` None: nobody listens.  `file`: is touched, for whoever looks when that was."""
 
-    def __init__(self, handle: int | None) -> None:
+    def __init__(self, handle: int | None, file: Path | None = None) -> None:
         self._handle = handle
+        self._file = file
         self._next = 0.0
         if handle is not None:
             os.set_inheritable(handle, False)
@@ -35,10 +37,15 @@ class Pulse:
     def beat(self) -> None:
         """Costs nothing where the last one was a moment ago."""
         now = time.monotonic()
-        if self._handle is not None and now >= self._next:
-            self._next = now + EVERY_S
+        if now < self._next:
+            return
+        self._next = now + EVERY_S
+        if self._handle is not None:
             with contextlib.suppress(OSError):  # full, or nobody there any more
                 os.write(self._handle, b".")
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # a full disk is no reason to end a worker
+                self._file.touch()
 
 
 class Listener:

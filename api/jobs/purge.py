@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from planner.api.jobs.blob_store import BlobStore
 from planner.api.jobs.blobs import YOUNG
 from planner.api.jobs.database import Database, repeated
 from planner.api.jobs.rows import ticket_at
+from planner.api.jobs.totals import PURGED, add
 
 __all__ = ["Purged", "purge"]
 
@@ -78,7 +79,17 @@ def purge(
             return db.execute("SELECT 1 FROM files WHERE digest = ?", (digest,)).fetchone() is not None
 
     removed, freed = blobs.purge(named, young_s=young_s)
-    return Purged(jobs, plans, tasks, removed, freed)
+    out = Purged(jobs, plans, tasks, removed, freed)
+    _note(database, out)
+    return out
+
+
+@repeated
+def _note(database: Database, purged: Purged) -> None:
+    with database.write(durable=False) as db:
+        add(db, PURGED, "runs")
+        for what, n in asdict(purged).items():
+            add(db, PURGED, what, n)
 
 
 def _rows(database: Database, statement: str, before: float) -> int:

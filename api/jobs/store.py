@@ -38,6 +38,7 @@ from planner.api.jobs.rows import (
 from planner.api.jobs.sessions import Sessions
 from planner.api.jobs.sqlite import SqliteDatabase
 from planner.api.jobs.tasks import Submission, Task
+from planner.api.jobs.totals import paused, totals
 from planner.api.jobs.usage import discard, used_bytes
 from planner.api.jobs.webhooks import Webhooks
 
@@ -316,20 +317,27 @@ class Store:
         return None if last is None else moment_of(last)
 
     def counts(self) -> dict[str, Any]:
-        """For metrics: `tasks` by status, `jobs` queued, running and ended, `oldest_s` waiting, `workers` that are
-        ready, and their `slots`."""
+        """For metrics: `tasks` by status, `jobs` queued, running and ended, `oldest_s` waiting, children that are
+        `paused`, `workers` that are ready, and their `slots`."""
         with self.database.read() as db:
             now = db.now
             rows = db.execute("SELECT what, status, SUM(n) AS n FROM counts GROUP BY what, status").fetchall()
             oldest = db.execute("SELECT MIN(created_at) FROM tasks WHERE status = 'queued'").fetchone()[0]
+            standing_still = paused(db)
         tasks, jobs = ({r["status"]: int(r["n"]) for r in rows if r["what"] == what} for what in ("tasks", "jobs"))
         out: dict[str, Any] = {
             "tasks": dict.fromkeys(("queued", "running", *sorted(ENDED)), 0) | tasks,
             "jobs": {s: jobs.get(s, 0) for s in ("queued", "running")} | {"ended": sum(jobs.get(s, 0) for s in ENDED)},
             "oldest_s": 0.0 if oldest is None else max(0.0, now - oldest),
+            "paused": standing_still,
         }
         workers = self.leases.workers()
         return out | {"workers": len(workers), "slots": sum(workers.values())}
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """For metrics: how often tasks were lost, restarted and failed, children died and what was purged."""
+        with self.database.read() as db:
+            return totals(db)
 
     def purge(self, retention_s: float, failed_s: float | None = None) -> Purged:
         """Removes jobs, plans and results that ended or were used longer ago, and blobs that nothing names; `failed_s`:

@@ -344,6 +344,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sandbox", choices=MODES, default=None, help="what children are kept from; see `planner serve --help`"
     )
+    parser.add_argument(
+        "--alive",
+        type=Path,
+        metavar="FILE",
+        help="touch this file twice a second: while it works, it is never old",
+    )
     parser.add_argument("--pulse", type=int, help=argparse.SUPPRESS)  # what the parent listens to, for it to set
     parser.add_argument("--parent", type=int, metavar="PID", help="end when the process that started this has ended")
 
@@ -371,7 +377,7 @@ def run(options: argparse.Namespace) -> int:
             retention,
             options.parent,
             sandbox=mode,
-            pulse=Pulse(options.pulse),
+            pulse=Pulse(options.pulse, options.alive),
             failed_s=None if options.failed_retention_days is None else options.failed_retention_days * 86400.0,
             cached=not options.no_cache,
         )

@@ -17,7 +17,7 @@ from planner.api.schemas import Health
 from planner.api.service import service_of
 from planner.version import __version__
 
-__all__ = ["router"]
+__all__ = ["flat", "router"]
 
 router = APIRouter(tags=["health"])
 
@@ -65,14 +65,16 @@ async def metrics(request: Request) -> Response:
     service = service_of(request)
     await service.look(expect_monitor, request, service)
     counts = await run_in_threadpool(service.store.counts)
-    return Response(service.metrics.text(_flat(counts)), headers={"content-type": METRICS_TYPE})
+    totals = await run_in_threadpool(service.store.totals)
+    return Response(service.metrics.text(flat(counts), totals), headers={"content-type": METRICS_TYPE})
 
 
-def _flat(counts: Mapping[str, Any], before: str = "") -> dict[str, float]:
+def flat(counts: Mapping[str, Any], before: str = "") -> dict[str, float]:
+    """Numbers by their names, those of inner mappings joined by underlines."""
     out: dict[str, float] = {}
     for name, value in counts.items():
         if isinstance(value, Mapping):
-            out |= _flat(value, f"{before}{name}_")
+            out |= flat(value, f"{before}{name}_")
         else:
             out[f"{before}{name}"] = float(value)
     return out

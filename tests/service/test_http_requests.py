@@ -319,6 +319,10 @@ def test_metrics_count_requests_problems_and_work(service: Service) -> None:
     assert 'planner_problems_total{type="not-found"} 1.0' in text
     assert 'planner_store{what="tasks_queued"} 1.0' in text
     assert "planner_uploaded_bytes_total 7.0" in text
+    service.store.leases.died(service.claim(), "SIGKILL")
+    text = service.client.get("/metrics").text
+    assert 'planner_child_deaths_total{how="SIGKILL"} 1.0' in text
+    assert 'planner_task_restarts_total{cause="child-died"} 1.0' in text
 
 
 def test_the_documentation_has_every_problem_setting_and_path(service: Service) -> None:

@@ -128,3 +128,19 @@ with Reaper(lambda: set(own), every_s=0.05):
 def test_orphans_are_buried_and_the_ends_of_own_processes_are_left_to_who_waits() -> None:
     found = subprocess.run([sys.executable, "-c", ORPHANS], capture_output=True, text=True, check=True)
     assert json.loads(found.stdout) == [False, True, [], 3]
+
+
+def test_a_worker_touches_the_file_that_tells_others_of_its_rounds(tmp_path: Path) -> None:
+    file = tmp_path / "alive"
+    worker = Pulse(None, file)
+    worker.beat()
+    os.utime(file, (0.0, 0.0))
+    worker.beat()
+    assert file.stat().st_mtime == 0.0  # a moment later: it costs nothing
+    worker._next = 0.0
+    worker.beat()
+    assert file.stat().st_mtime > 0.0
+
+
+def test_a_worker_whose_file_cannot_be_written_goes_on(tmp_path: Path) -> None:
+    Pulse(None, tmp_path / "none" / "alive").beat()

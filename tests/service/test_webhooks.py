@@ -238,7 +238,7 @@ def test_one_that_is_asked_for_while_another_is_sent_is_sent_too(quiet: Service)
     (first,) = quiet.store.webhooks.take(time.time(), 60.0, 9)
     quiet.post(query="devices=4&webhook=http://localhost/second")  # the same job
     quiet.store.webhooks.end(first)
-    quiet.store.webhooks.again(first, time.time() + 60.0)
+    quiet.store.webhooks.again(first, 60.0)
     assert [(w.job, w.url, w.tries) for w in quiet.store.webhooks.take(time.time(), 60.0, 9)] == [
         (job, "http://localhost/second", 0)
     ]
