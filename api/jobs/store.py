@@ -47,6 +47,7 @@ __all__ = ["Store"]
 QUEUE = 100  # requests of one tenant that may wait
 USED_EVERY = 3600.0  # seconds between two notes that a result was used
 BEHIND_EVERY_EVENT = 2**62
+TRIED = "written to at last"  # no tenant is called so
 BEHIND_ALL = "~"  # sorts behind every ticket
 TOGETHER = 500  # tasks looked at by one statement
 
@@ -302,8 +303,13 @@ class Store:
     def expect_writable(self) -> None:
         """StoreFull, StoreBusy or StoreUnusable where a request could not be accepted."""
         self.blobs.expect_room()
-        with self.database.write(durable=False):
-            pass
+        with self.database.write(durable=False) as db:
+            if self.database.remote:  # its disk is not that of the blobs, and a server may be one that only reads
+                db.execute(
+                    "INSERT INTO rates (tenant, level, at) VALUES (?, 0, ?) ON CONFLICT (tenant)"
+                    " DO UPDATE SET at = excluded.at",
+                    (TRIED, db.now),
+                )
 
     def now(self) -> float:
         """The moment, by the clock that all hosts of this store go by."""

@@ -435,3 +435,17 @@ def test_what_one_host_discards_in_a_shared_folder_another_may_be_about_to_name(
     os.utime(Blobs(refusing.folder / "blobs").path(unwanted), (0, 0))
     assert refusing.purge(3600.0).blobs == 1
     assert (accepted.inputs["model"] in refusing.blobs, unwanted in refusing.blobs) == (True, False)
+
+
+def test_a_server_that_only_reads_is_not_ready(url: str, tmp_path: Path) -> None:
+    from planner.api.jobs.postgres.database import PostgresDatabase
+
+    for options, ready in (("", True), ("&options=-c%20default_transaction_read_only%3Don", False)):
+        store = Store(tmp_path / "host", database=PostgresDatabase(url + options))
+        if ready:
+            store.expect_writable()
+            store.expect_writable()
+        else:
+            with pytest.raises(StoreBusy, match="read-only"):
+                store.expect_writable()
+        store.database.close()
