@@ -253,19 +253,24 @@ class Worker:
                 child = begin(work, self.entry)
             except (OSError, EOFError) as e:
                 self._give_up(claim, work.folder, e)
-            except StoreBusy as e:  # another worker may reach them, or this one in a moment
+            except StoreError as e:  # another worker may reach them, or this one in a moment
                 log.error("task %d: its inputs cannot be had (%s)", claim.task, e)
                 self._apart_until = time.monotonic() + APART_S
                 remove(work.folder)
                 with contextlib.suppress(LeaseLost):
                     self.store.leases.release(claim, "its inputs could not be reached")
+                if not isinstance(e, StoreBusy):
+                    raise
             else:
                 self._hold(claim, child)
 
     def _give_up(self, claim: Claim, folder: Path, why: Exception) -> None:
         log.error("task %d: no child can be started (%r)", claim.task, why)
         remove(folder)
-        self.store.leases.died(claim, "no process could be started")
+        if isinstance(why, EOFError):
+            self.store.leases.lost(claim, "the process that starts others has ended")
+        else:
+            self.store.leases.died(claim, "no process could be started")
 
     def _hold(self, claim: Claim, child: Child) -> None:
         self._at_work.append(Slot(claim, child, self.limits))

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from planner.api.jobs import forks
 from planner.api.jobs import slot as slots
-from planner.api.jobs.errors import StoreBusy
+from planner.api.jobs.errors import StoreBusy, StoreError, StoreUnusable
 from planner.api.jobs.handover import ResultInvalid, size_of, take_in
 from planner.api.jobs.leases import DEATHS
 from planner.api.jobs.records import TaskState
@@ -365,10 +366,13 @@ class Far:
         self.blobs: Any = store.blobs
         self.reached, self.go_on = threading.Event(), threading.Event()
         self.there = True
+        self.refusal: StoreError = StoreBusy("s3://far: cannot be reached at the moment; try again")
 
     def lay(self, digest: str, target: Path) -> None:
         self.reached.set()
         self.go_on.wait(60)
+        if not isinstance(self.refusal, StoreBusy):
+            raise self.refusal
         self._expect()
         self.blobs.lay(digest, target)
 
@@ -378,7 +382,7 @@ class Far:
 
     def _expect(self) -> None:
         if not self.there:
-            raise StoreBusy("s3://far: cannot be reached at the moment; try again")
+            raise self.refusal
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.blobs, name)
@@ -407,6 +411,33 @@ def test_inputs_that_take_their_time_cost_no_lease_and_those_out_of_reach_wait(s
         row = db.execute("SELECT status, deaths, losses FROM tasks WHERE id = ?", (begun.id,)).fetchone()
     assert tuple(row) == ("succeeded", 0, 0)
     assert store.state(sleeping.id).attempts == 1
+
+
+def test_inputs_that_are_refused_end_the_worker_and_leave_the_task_to_others(store: Store, worker: Worker) -> None:
+    far: Any = Far(store)
+    digest = store.blobs.put(b"model")
+    store.blobs = far
+    begun = store.ensure(Task("artifact", {"model": digest}, {"do": "nothing"}, code="c"))
+    until(worker, far.reached.is_set)
+    far.refusal = StoreUnusable("s3://far: it is refused; see its policy")
+    far.go_on.set()
+    with pytest.raises(StoreUnusable):
+        until(worker, lambda: store.state(begun.id).ended)
+    assert store.state(begun.id).status == "queued"
+
+
+def test_a_fork_server_that_ends_while_a_child_begins_is_no_death_of_the_task(
+    store: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = iter(range(DEATHS))
+
+    def begin(work: Any, entry: Any) -> Any:
+        if next(tries, None) is not None:
+            raise EOFError
+        return forks.begin(work, entry)
+
+    monkeypatch.setattr("planner.api.jobs.worker.begin", begin)
+    assert ask(store, worker, does("nothing")).status == "succeeded"
 
 
 def test_a_result_that_cannot_be_handed_in_is_once_it_can_and_holds_nobody_up(
