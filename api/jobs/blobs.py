@@ -214,7 +214,7 @@ class Blobs:
     def purge(self, keep: Callable[[str], bool], *, young_s: float = YOUNG) -> tuple[int, int]:
         """Removes blobs neither young nor to `keep`, and unfinished files as old; how many, and their bytes."""
         removed = freed = 0
-        oldest = time.time() - young_s
+        oldest = self._moment() - young_s
         for path in self._files():
             # Writers wait for the moment that one blob takes: nothing becomes young between the look and the removal.
             with contextlib.suppress(FileNotFoundError), self._holding(fcntl.LOCK_EX):
@@ -225,6 +225,13 @@ class Blobs:
                 removed += 1
                 freed += status.st_size
         return removed, freed
+
+    def _moment(self) -> float:
+        """By the clock that files are dated by, which is another host's where the folder is shared."""
+        with self._holding(fcntl.LOCK_SH):
+            lock = self.folder / ".lock"
+            os.utime(lock)
+            return lock.stat().st_mtime
 
     def _files(self) -> Iterator[Path]:
         for folder in sorted(self.folder.glob("[0-9a-f][0-9a-f]")):

@@ -123,6 +123,13 @@ def test_what_failed_goes_where_nothing_else_does(store: Store, clock: Clock) ->
     assert len(store.jobs("a")) == 2
 
 
+def test_a_blob_is_as_young_as_its_folder_says(store: Store, clock: Clock) -> None:
+    digest = store.blobs.put(b"about to be named")
+    clock.ahead = 2 * HOUR  # of this host, and another dates the files
+    assert store.purge(30 * DAY).blobs == 0
+    assert digest in store.blobs
+
+
 def test_days_that_pass_one_by_one_are_believed(tmp_path: Path) -> None:
     calendar = Calendar(tmp_path, lambda: None)
     for hour in range(0, 24 * 40, 20):
