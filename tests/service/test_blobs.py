@@ -163,6 +163,12 @@ def test_a_doomed_blob_that_is_put_or_joined_stays(bucketed: Store) -> None:
     assert sorted(blobs.digests()) == sorted(digests[:3])
 
 
+def test_a_process_that_is_killed_leaves_no_file_of_what_it_was_sent(bucketed: Store) -> None:
+    with bucketed.blobs.spool() as file:
+        file.write(b"a part of it")
+        assert not Path(file.name).exists()
+
+
 def test_what_one_host_discards_another_may_have_put(bucketed: Store) -> None:
     digest = bucketed.blobs.put(b"model")
     assert bucketed.blobs.put(b"model") == digest  # by a request to another host, which has not named it yet

@@ -51,8 +51,11 @@ class S3Blobs:
         return digest
 
     def spool(self) -> IO[bytes]:
+        """It has lost its name already, so that nothing is left of it whoever is killed."""
         try:
-            return tempfile.NamedTemporaryFile(prefix="planner-blob-", delete=False)
+            file = tempfile.NamedTemporaryFile(prefix="planner-blob-", delete=False)  # noqa: SIM115  (who asks closes it)
+            os.unlink(file.name)
+            return file
         except OSError as e:
             raise StoreFull(f"{tempfile.gettempdir()}: cannot be written to ({e.strerror})") from e
 
@@ -61,11 +64,10 @@ class S3Blobs:
             file.flush()
             size = file.tell()
             if not self._touch(digest, size):
-                with open(file.name, "rb") as content:
+                with os.fdopen(os.dup(file.fileno()), "rb") as content:
                     self.bucket.put_file(content, size, digest)
                 self._stored(digest, size)
             file.close()
-            os.unlink(file.name)
         except OSError as e:
             raise StoreFull(f"{tempfile.gettempdir()}: cannot be written to ({e.strerror}); nothing was kept") from e
 
