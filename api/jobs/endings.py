@@ -60,7 +60,7 @@ def end_task(
         add(db, FAILURES, failure(error))
 
 
-def lose(db: Transaction, row: Row, now: float, why: str = "its worker was lost") -> None:
+def lose(db: Transaction, row: Row, now: float, why: str = "its worker was lost", tenant: str = "") -> None:
     losses = row["losses"] + 1
     db.execute("UPDATE tasks SET losses = ? WHERE id = ?", (losses, row["id"]))
     if row["cancel"]:
@@ -72,19 +72,27 @@ def lose(db: Transaction, row: Row, now: float, why: str = "its worker was lost"
         end_task(db, row["id"], "failed", now, lasting=False, error=problem("child-died", message))
     else:
         add(db, LOST, "restarted")
-        requeue(db, row, now, why, now + SUSPECT_PAUSE_S if losses >= SUSPECT else 0.0, "worker-lost")
+        not_before = now + SUSPECT_PAUSE_S if losses >= SUSPECT else 0.0
+        requeue(db, row, now, why, not_before, "worker-lost", tenant)
 
 
 def requeue(
-    db: Transaction, row: Row, now: float, why: str, not_before: float = 0.0, cause: str = "worker-stopped"
+    db: Transaction,
+    row: Row,
+    now: float,
+    why: str,
+    not_before: float = 0.0,
+    cause: str = "worker-stopped",
+    tenant: str = "",
 ) -> None:
-    """`why`: for who waits; `cause`: what it is counted as."""
+    """`why`: for who waits; `cause`: what it is counted as; `tenant`: whose turn it was, for whom it waits again where
+    no job wants it."""
     task = row["id"]
     add(db, RESTARTS, cause)
     db.execute(
         "UPDATE tasks SET status = 'queued', worker = NULL, leased_until = NULL, progress = '{}' WHERE id = ?", (task,)
     )
     wanted = db.execute("SELECT DISTINCT tenant FROM jobs WHERE task = ? AND left_at IS NULL", (task,)).fetchall()
-    tenants = sorted(r["tenant"] for r in wanted) or [""]  # in one order, so that nobody waits in a circle
+    tenants = sorted(r["tenant"] for r in wanted) or [tenant]  # in one order, so that nobody waits in a circle
     db.executemany(f"{WAIT} ON CONFLICT DO NOTHING", [(row["lane"], t, task, not_before) for t in tenants])
     add_event(db, task, "restarted", {"why": why}, now)

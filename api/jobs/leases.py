@@ -222,7 +222,7 @@ class Leases:
                 message = f"the process that computed it ended {deaths} times without an answer, at last: {how}"
                 end_task(db, claim.task, "failed", now, lasting=False, error=problem("child-died", message))
             else:
-                requeue(db, row, now, how, now + PAUSE_S * deaths, "child-died")
+                requeue(db, row, now, how, now + PAUSE_S * deaths, "child-died", claim.tenant)
                 return True
         return False
 
@@ -230,7 +230,7 @@ class Leases:
     def lost(self, claim: Claim, why: str) -> None:
         """The child ended with something that was not the task's doing: the task waits again.  LeaseLost."""
         with self.database.write() as db:
-            lose(db, _held(db, claim), db.now, why)
+            lose(db, _held(db, claim), db.now, why, claim.tenant)
 
     @repeated
     def release(self, claim: Claim, why: str = "the worker was stopped") -> None:
@@ -241,7 +241,7 @@ class Leases:
             if row["cancel"]:
                 end_task(db, claim.task, "cancelled", now, lasting=False)
             else:
-                requeue(db, row, now, why)
+                requeue(db, row, now, why, tenant=claim.tenant)
 
     @repeated
     def bury(self, worker: str) -> None:

@@ -657,3 +657,12 @@ def test_what_others_were_in_the_way_of_is_begun_again(store: Store, monkeypatch
     monkeypatch.setattr(store.database, "write", write_behind_others)
     store.forget_job("a", job)
     assert store.jobs("a") == []
+
+
+def test_an_artifact_that_begins_again_waits_for_the_tenant_that_asked(store: Store) -> None:
+    store.ensure(task(store, kind="artifact"), "a")
+    for again in (store.leases.release, store.leases.lost):
+        held = claim(store)
+        assert held.tenant == "a"
+        again(held, "it was given back")
+    assert claim(store).tenant == "a"
