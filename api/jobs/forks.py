@@ -56,8 +56,10 @@ class ForkServer:
 
     def ready(self) -> bool:
         """Whether it has imported everything, so that a child begins at once; it is begun where there is none."""
-        with _announced():
-            forkserver.ensure_running()
+        # While it lives the environment is left alone: other threads read it, of which some connect to a database.
+        if self._pid is None or not _lives(self._pid):
+            with _announced():
+                forkserver.ensure_running()
         pid = getattr(forkserver, "_forkserver")._forkserver_pid  # noqa: B009  (no public name)
         if pid != self._pid:
             self._pid, self._warm = pid, threading.Event()
@@ -79,6 +81,13 @@ def started() -> set[int]:
     """Processes that there are for children to be started: `multiprocessing` asks after them itself."""
     known = (getattr(forkserver, "_forkserver")._forkserver_pid, getattr(resource_tracker, "_resource_tracker")._pid)  # noqa: B009
     return {pid for pid in known if pid is not None}
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _nothing() -> None:

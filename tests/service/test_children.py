@@ -298,6 +298,17 @@ def test_without_its_fork_server_work_begins_again_with_another(store: Store, wo
     assert ask(store, worker, does("nothing")).status == "succeeded"
 
 
+def test_the_environment_changes_where_a_process_begins_and_at_no_other_time(
+    store: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until(worker, worker._forks.ready)
+    changes: list[str] = []
+    monkeypatch.setattr("os.unsetenv", lambda name: changes.append(str(name)))
+    for _ in range(5):
+        worker.turn()
+    assert changes == []
+
+
 def test_a_result_that_finds_no_space_is_handed_in_once_there_is_some(store: Store, worker: Worker) -> None:
     begun = store.ensure(does("nothing"))
     until(worker, lambda: (worker._at_work and worker._at_work[0].answer is not None) or store.state(begun.id).ended)
