@@ -18,6 +18,7 @@ from planner.api.jobs.opening import open_store
 from planner.api.jobs.shared import shared_secret
 from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import Task
+from planner.api.jobs.totals import PURGED, add, totals
 from planner.api.pages import own_secret
 from planner.cli.main import main
 from tests.service.earlier import made_by_version
@@ -76,16 +77,21 @@ def test_a_store_that_was_copied_is_served_as_before(
     store.database.close()
 
 
-def test_sessions_stay_ended_and_webhooks_are_owed(
+def test_sessions_stay_ended_webhooks_are_owed_and_totals_go_on(
     data: Path, shared: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Store(data)
     folder.sessions.end("a session", time.time() + 3600)
     ended = folder.jobs("local", "succeeded")[0].id
     folder.webhooks.add(ended, "https://team.example/hook", "secret")
+    with folder.database.write() as db:
+        add(db, PURGED, "runs", 7)
+        totals_before = totals(db)
     assert _copied(data, shared, capsys)[0] == 0
     store = open_store(tmp_path / "host", shared[1], shared[3])
     assert store.sessions.ended("a session")
+    with store.database.read() as db:
+        assert totals(db) == totals_before
     assert [w.job for w in store.webhooks.take(time.time(), 60.0, 9)] == [ended]
     store.database.close()
 

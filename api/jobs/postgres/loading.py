@@ -58,6 +58,7 @@ def load(
                 _refuse_rows(db, table, where)
             loaded = {table: _load_table(db, table, columns(table), rows(table), where) for table in TABLES}
             _follow(db)
+            _go_on_counting(db, columns("counts"), rows("counts"))
         return loaded
     except psycopg.Error as e:
         raise store_error(where, e) from e
@@ -102,3 +103,14 @@ def _follow(db: Connection[Any]) -> None:
     )
     last = "COALESCE((SELECT MAX(id) FROM tasks), 0)"
     db.execute(f"SELECT setval(pg_get_serial_sequence('tasks', 'id'), {last} + 1, false)")
+
+
+def _go_on_counting(db: Connection[Any], columns: Sequence[str], rows: Iterator[Sequence[Any]]) -> None:
+    """What was counted as it happened follows from no row that is left."""
+    add = sql.SQL("INSERT INTO counts ({}) VALUES ({})").format(
+        sql.SQL(", ").join(map(sql.Identifier, columns)), sql.SQL(", ").join(sql.Placeholder() * len(columns))
+    )
+    what = columns.index("what")
+    for row in rows:
+        if row[what] not in ("tasks", "jobs"):
+            db.execute(add, row)
