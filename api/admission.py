@@ -15,6 +15,7 @@ from starlette.requests import Request
 from planner.api.jobs.records import JobRecord
 from planner.api.jobs.tasks import Submission, Task
 from planner.api.service import Service
+from planner.api.spans import parent_now
 from planner.api.uploads import Upload
 
 __all__ = ["SMALL", "admitted", "admitted_together", "expect_body"]
@@ -71,6 +72,9 @@ async def _made(service: Service, tenant: str, submissions: Sequence[Submission]
         await upload.keep()
         made = await service.blocking.run(tenant, store.submit_all, tenant, submissions)
     service.quotas.add(tenant, upload.size)
+    if (parent := parent_now()) is not None:
+        # In no queue of the tenant's, which may be full: the jobs are made, and the request is to hear of them.
+        await run_in_threadpool(store.traces.add, [m.job.id for m in made], parent)
     return [m.job for m in made]
 
 

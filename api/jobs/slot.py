@@ -30,6 +30,7 @@ __all__ = ["Slot"]
 FLUSH_S = 0.2  # between two writings of progress
 INPUT_LOST = f"{URN}input-lost"
 DEPTH = 30  # of lists and objects inside each other, in a message
+MARKS = 100  # phases of a child that are remembered
 AT_ONCE = 8 << 20  # bytes of a result that is copied within a round of the worker
 SEARCHES = frozenset(("plan",))  # kinds that have something in hand when they are asked to end
 
@@ -39,7 +40,7 @@ log = logging.getLogger("planner.worker")
 @dataclass(slots=True)
 class Slot:
     """`why` it was asked to end (`cancelled` or `child-wall`), and when; `dropped`: nobody waits for its answer;
-    `deaf`: nothing more will be heard."""
+    `deaf`: nothing more will be heard.  `outcome`: how it ended, and `marks`: when its phases began, for spans."""
 
     claim: Claim
     child: Child
@@ -54,6 +55,8 @@ class Slot:
     heavy: bool = field(init=False)
     spells: Spells = field(init=False)
     answer: Mapping[str, Any] | None = None
+    outcome: str = ""
+    marks: list[tuple[str, float]] = field(default_factory=list)
     _events: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     _progress: dict[str, Any] = field(default_factory=dict)
     _flushed: float = 0.0
@@ -103,6 +106,7 @@ class Slot:
     def drop(self) -> None:
         """The lease is lost: the child works for nobody."""
         self.dropped = True
+        self.outcome = "lost"
         self.child.kill()
 
     def ask(self, why: str) -> None:
@@ -136,6 +140,7 @@ class Slot:
                 self._events, self._progress, self._flushed = [], {}, now
             if ended and self._conclude(store):
                 self.dropped = True
+                self.outcome = "died" if self.answer is None else self.answer["kind"]
                 self.child.kill()  # it has nothing left to do
         except LeaseLost as e:
             log.warning("%s", e)
@@ -168,15 +173,21 @@ class Slot:
             return False
         return True
 
+    def _mark(self, phase: str) -> None:
+        if len(self.marks) < MARKS:
+            self.marks.append((phase[:100], time.time()))
+
     def _take(self, message: dict[str, Any]) -> None:
         match message.pop("kind"):
             case "begun":
                 self.begun_s = message["at"] - self.child.started
+                self._mark("begins")
             case "progress":
                 self._progress |= message
                 self._events.append(("progress", message))
             case "phase":
                 self._progress["phase"] = message["phase"]
+                self._mark(str(message["phase"]))
                 self._events.append(("phase", message))
             case "message":
                 self._events.append(("message", message))

@@ -13,6 +13,7 @@ from planner.api.jobs.lanes import LANES
 from planner.api.jobs.opening import open_store
 from planner.api.jobs.shared import shared_secret
 from planner.api.jobs.store import Store
+from planner.api.jobs.tasks import Task
 from planner.api.pages import own_secret
 from planner.cli.main import main
 from tests.service.earlier import made_by_version
@@ -155,14 +156,14 @@ def test_tables_are_changed_when_that_is_asked_for(
 
     made_by_version(2, tmp_path / "old")
     assert main(["store", "migrate", "--data", str(tmp_path / "old"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"before": 2, "after": 3}
+    assert json.loads(capsys.readouterr().out) == {"before": 2, "after": 4}
     with sqlite3.connect(tmp_path / "old" / "store.sqlite") as db:
-        assert db.execute("PRAGMA user_version").fetchone()[0] == 3
+        assert db.execute("PRAGMA user_version").fetchone()[0] == 4
     assert main(["store", "migrate", "--data", str(tmp_path / "none")]) == 2
     with psycopg.connect(postgres_server.url("postgres"), autocommit=True) as server:
         server.execute("CREATE DATABASE empty_store")
     url = postgres_server.url("empty_store")
-    for expected in ({"before": 0, "after": 3}, {"before": 3, "after": 3}):
+    for expected in ({"before": 0, "after": 4}, {"before": 4, "after": 4}):
         assert main(["store", "migrate", "--store", url, "--json"]) == 0
         assert json.loads(capsys.readouterr().out) == expected
     with psycopg.connect(url) as changed:
@@ -180,12 +181,12 @@ def test_a_step_between_versions_leaves_the_earlier_program_working(
 
     url = postgres_server.database()
     earlier = Store(tmp_path / "earlier", database=PostgresDatabase(url))
-    monkeypatch.setattr(schema, "VERSION", 4)
-    monkeypatch.setattr(schema, "_STEPS", {3: (3, ("ALTER TABLE keys ADD COLUMN note TEXT",))})
+    monkeypatch.setattr(schema, "VERSION", 5)
+    monkeypatch.setattr(schema, "_STEPS", {4: (4, ("ALTER TABLE keys ADD COLUMN note TEXT",))})
     later = Store(tmp_path / "later", database=PostgresDatabase(url))  # it changes nothing by itself
     with later.database.read() as db:
-        assert db.execute("SELECT version FROM store").fetchone()["version"] == 3
-    assert PostgresDatabase.migrate(url) == (3, 4)
+        assert db.execute("SELECT version FROM store").fetchone()["version"] == 4
+    assert PostgresDatabase.migrate(url) == (4, 5)
     earlier.keys.create("a", "made by the earlier program")
     assert [k.tenant for k in later.keys.list()] == ["a"]
     monkeypatch.undo()
@@ -193,3 +194,27 @@ def test_a_step_between_versions_leaves_the_earlier_program_working(
     for store in (earlier, later):
         store.database.close()
     again.close()
+
+
+def test_a_store_without_traces_takes_requests_and_has_a_place_for_them_once_it_is_migrated(
+    tmp_path: Path, postgres_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Version 4 has added them."""
+    from planner.api.jobs.postgres.database import PostgresDatabase
+
+    url = postgres_server.database()
+    store = Store(tmp_path, database=(database := PostgresDatabase(url)))
+    with database.write() as db:
+        db.execute("DROP TABLE traces")
+        db.execute("UPDATE store SET version = 3, needs = 3")
+    task = Task("diff", {"a": store.blobs.put(b"a"), "b": store.blobs.put(b"b")}, {}, code="c")
+    job = store.submit("a", task, name="m").job
+    for _ in range(2):
+        store.traces.add([job.id], "00-1-2-01")
+        assert store.traces.of(job.task) == []
+    assert len([r for r in caplog.records if "do not join" in r.message]) == 1
+    assert PostgresDatabase.migrate(url) == (3, 4)
+    store.traces.add([job.id], "00-1-2-01")
+    store.traces.add([job.id], "00-3-4-01")  # the same job again, by its key
+    assert [(t.job, t.parent) for t in store.traces.of(job.task)] == [(job.id, "00-1-2-01")]
+    database.close()
