@@ -13,7 +13,7 @@ import yaml
 
 from planner.api.settings import Settings, settings_of
 from planner.version import __version__
-from tests.deploy.charts import CASES, CHART, digest, kept, objects
+from tests.deploy.charts import CASES, CHART, digest, golden_text, objects
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
@@ -37,8 +37,8 @@ def container(case: str, component: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_kept_is_what_helm_makes_of_the_chart(case: str) -> None:
-    first = kept(case).partition("\n")[0]
+def test_the_golden_files_are_what_helm_makes_of_the_chart(case: str) -> None:
+    first = golden_text(case).partition("\n")[0]
     assert first == f"# {digest(case)}", "the chart has changed; run `python -m tests.deploy.charts --write`"
 
 
@@ -88,9 +88,9 @@ def test_variables_are_settings_with_values_of_their_form(case: str) -> None:
 def test_probes_ask_for_what_there_is() -> None:
     api = container("default", "api")
     for probe, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
-        asked = api[probe]["httpGet"]
-        assert (asked["path"], asked["port"]) == (path, "http")
-        assert asked["httpHeaders"] == [{"name": "Host", "value": "localhost"}]  # known whatever PLANNER_NAMES says
+        probed = api[probe]["httpGet"]
+        assert (probed["path"], probed["port"]) == (path, "http")
+        assert probed["httpHeaders"] == [{"name": "Host", "value": "localhost"}]  # known whatever PLANNER_NAMES says
     worker = container("default", "worker")
     (file,) = [a.partition("=")[2] for a in worker["args"] if a.startswith("--alive=")]
     assert all(f"find {file} " in worker[probe]["exec"]["command"][2] for probe in ("startupProbe", "livenessProbe"))

@@ -28,6 +28,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, 
     metrics.requests.labels("GET", "/", "200").inc()
     metrics.seconds.labels("GET", "/").observe(1.0)
     metrics.problems.labels("not-found").inc()
+    metrics.worker_ends.labels("hung").inc()
     counts = flat(Store(tmp_path_factory.mktemp("store")).counts())
     out: dict[str, list[dict[str, str]]] = {}
     for family in text_string_to_metric_families(metrics.text(counts, TOTALS).decode()):
@@ -52,9 +53,9 @@ def test_a_query_finds_a_metric_with_its_labels(query: str, shown: dict[str, lis
 
 
 def test_every_total_of_the_store_is_on_the_dashboard(shown: dict[str, list[dict[str, str]]]) -> None:
-    asked = {name for query in QUERIES for name, _ in SELECTOR.findall(query)}
+    queried = {name for query in QUERIES for name, _ in SELECTOR.findall(query)}
     totals = {name for name in shown if name.endswith("_total")}
-    assert totals <= asked
+    assert totals <= queried
 
 
 def test_panels_lie_beside_each_other() -> None:
