@@ -132,11 +132,16 @@ def test_a_scaled_deployment_has_no_number_of_its_own() -> None:
         assert ("replicas" not in worker["spec"]) is scaled
 
 
-def test_the_scaler_asks_for_how_long_the_oldest_task_has_waited() -> None:
+def test_workers_are_added_where_tasks_wait_and_are_not_taken_from_those_that_run() -> None:
     (scaler,) = of_kind("full", "ScaledObject")
-    (trigger,) = scaler["spec"]["triggers"]
-    assert trigger["metadata"]["query"] == 'max(planner_store{what="oldest_s"})'
-    assert trigger["metricType"] == "Value"  # an age is no sum over pods
+    wait, running = scaler["spec"]["triggers"]
+    assert wait["metadata"]["query"] == 'max(planner_store{what="oldest_s"})'
+    assert wait["metricType"] == "Value"  # an age is no sum over pods
+    assert running["metadata"]["query"] == 'max(planner_store{what="tasks_running"})'
+    slots = [a.partition("=")[2] for a in container("full", "worker")["args"] if a.startswith("--slots=")]
+    assert (running["metricType"], [running["metadata"]["threshold"]]) == ("AverageValue", slots)
+    (scaler,) = of_kind("hpa", "HorizontalPodAutoscaler")
+    assert [m["external"]["target"]["type"] for m in scaler["spec"]["metrics"]] == ["Value", "AverageValue"]
 
 
 def test_the_image_is_of_this_version_or_of_one_digest() -> None:

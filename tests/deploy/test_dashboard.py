@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from planner.api.jobs.store import Store
@@ -15,7 +16,9 @@ from planner.api.routes.health import flat
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "planner.json").read_text(encoding="utf-8"))
+SCALING = yaml.safe_load((ROOT / "deploy" / "helm" / "planner" / "values.yaml").read_text())["autoscaling"]
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+QUERIES += [SCALING["waitQuery"], SCALING["runningQuery"]]
 SELECTOR = re.compile(r"(planner_\w+)\{([^}]*)\}")
 OF_PROMETHEUS = {"job", "le"}  # labels that are not of the metric itself
 TOTALS = {what: {"x": 1} for what in ("lost-leases", "restarts", "deaths", "failures", "purged")}
