@@ -100,7 +100,7 @@ class Spans:
     ) -> None:
         """One attempt at a task, from `begun` to `ended`, and the phases of its child, which begin at `marks`.
 
-        `parents`: contexts of the requests that asked for it, and when each came.  The span is in the trace of the
+        `parents`: contexts of the requests for it, and when each came.  The span is in the trace of the
         first, linked to those of the others.
         """
         from opentelemetry.trace import Link, SpanKind, Status, StatusCode, get_current_span, set_span_in_context

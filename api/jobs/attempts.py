@@ -12,7 +12,7 @@ __all__ = ["send_span"]
 
 
 def send_span(spans: Spans | None, store: Store, slot: Slot) -> None:
-    """One attempt, in the trace of the request that asked for it."""
+    """One attempt, in the trace of the request for it."""
     if spans is None:
         return
     ended = time.time()

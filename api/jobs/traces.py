@@ -1,4 +1,4 @@
-"""The trace that a job was asked for in, for the spans of the worker that computes it."""
+"""The trace of the request that made a job, for the spans of the worker that computes it."""
 
 from __future__ import annotations
 
