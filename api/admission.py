@@ -6,12 +6,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from planner.api.jobs.errors import StoreError
 from planner.api.jobs.records import JobRecord
 from planner.api.jobs.tasks import Submission, Task
 from planner.api.service import Service
@@ -31,7 +33,8 @@ async def expect_body(request: Request, service: Service, tenant: str, idempoten
     size = int(declared) if declared is not None else None  # a number: the edge has looked at it
     if size is not None and size <= SMALL:
         return
-    await service.blocking.run(tenant, service.store.expect_room, tenant, None, idempotency)
+    if await service.blocking.run(tenant, service.store.expect_room, tenant, None, idempotency):
+        return  # it is answered by the job of then, and adds nothing
     await service.blocking.run(tenant, service.quotas.check, tenant, max(0, (size or 0) - FORM))
 
 
@@ -64,14 +67,16 @@ async def admitted_together(
 
 
 async def _made(service: Service, tenant: str, submissions: Sequence[Submission], upload: Upload) -> list[JobRecord]:
-    store, first = service.store, submissions[0]
-    if not await service.blocking.run(tenant, store.expect_room, tenant, first.task, first.idempotency):
-        digests = tuple(upload.digests.values())
-        await service.blocking.run(tenant, service.quotas.check, tenant, upload.size, digests)
-    async with _arriving(service, tuple(upload.digests.values())):
-        await upload.keep()
-        made = await service.blocking.run(tenant, store.submit_all, tenant, submissions)
-    service.quotas.add(tenant, upload.size)
+    store, first, accepted, request = service.store, submissions[0], False, object()
+    try:
+        if not await service.blocking.run(tenant, store.expect_room, tenant, first.task, first.idempotency):
+            await service.blocking.run(tenant, service.quotas.hold, tenant, request, upload.sizes)
+        async with _arriving(service, tuple(upload.digests.values())):
+            await upload.keep(partial(service.blocking.run, tenant))
+            made = await service.blocking.run(tenant, store.submit_all, tenant, submissions)
+        accepted = True
+    finally:
+        service.quotas.let_go(tenant, request, accepted=accepted)
     if (parent := parent_now()) is not None:
         # In no queue of the tenant's, which may be full: the jobs are made, and the request is to hear of them.
         await run_in_threadpool(store.traces.add, [m.job.id for m in made], parent)
@@ -87,11 +92,11 @@ async def _arriving(service: Service, digests: tuple[str, ...]) -> AsyncIterator
         yield
         failed = False
     finally:
-        for digest in digests:
-            service.arriving[digest] -= 1
-            if not service.arriving[digest]:
-                del service.arriving[digest]
-                if failed and service.store.blobs.remote:
+        service.arriving.subtract(digests)
+        unwanted = [digest for digest in digests if not service.arriving[digest]]
+        for digest in unwanted:
+            del service.arriving[digest]
+        if failed:
+            for digest in unwanted:
+                with suppress(StoreError):  # purging finds it, and the request failed by something else
                     await run_in_threadpool(service.store.discard, digest, service.arriving.__contains__)
-                elif failed:
-                    service.store.discard(digest, service.arriving.__contains__)

@@ -59,12 +59,12 @@ class Blocking:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.cancelled():
+            if not turn.cancelled():  # its turn came at the same moment
+                self._end(tenant)
+            elif turn in queue:  # else it was passed over, as it was given up already
                 queue.remove(turn)
                 if not queue:
                     self._waiting.pop(tenant, None)
-            else:  # its turn came at the same moment
-                self._end(tenant)
             raise
 
     def _begin(self, tenant: str) -> None:

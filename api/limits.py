@@ -108,13 +108,13 @@ class Buckets:
 
     def take(self, tenant: str, count: int = 1) -> Rate | None:
         """So many requests, of which none is taken where there is no room for all; None where there is no limit.  More
-        than a full bucket holds count as a full one."""
+        than a full bucket holds count as a full one, less the one request that brings them, which was taken before."""
         if self.rate <= 0:
             return None
         now = self.clock()
         level, then = self._level.pop(tenant, (self.size, now))
         level = min(self.size, level + (now - then) * self.rate)
-        wanted = min(count, self.size)
+        wanted = min(count, self.size - 1) if count > 1 else 1
         wait = 0.0 if level >= wanted else (wanted - level) / self.rate
         if not wait:
             level -= wanted

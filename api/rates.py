@@ -40,7 +40,7 @@ class SharedBuckets:
 
     async def take(self, tenant: str, count: int = 1) -> Rate | None:
         """So many requests, of which none is taken where there is no room for all; None where there is no limit.  More
-        than a full bucket holds count as a full one."""
+        than a full bucket holds count as a full one, less the one request that brings them, which was taken before."""
         if self.rate <= 0:
             return None
         drawn = self._drawn.setdefault(tenant, _Drawn())
@@ -48,12 +48,13 @@ class SharedBuckets:
         if len(self._drawn) > TENANTS:
             self._drawn.popitem(last=False)
         async with drawn.drawing:
-            wanted = min(count, int(self.size))
+            wanted = min(count, int(self.size) - 1) if count > 1 else 1
             stale = time.monotonic() > drawn.at + FRESH_S
             if drawn.left < wanted or stale:
                 left = 0 if stale else drawn.left
                 batch = max(wanted - left, int(self.rate * BATCH))
-                found, drawn.level = await run_in_threadpool(draw, self._database, tenant, batch, self.rate, self.size)
+                given = (tenant, batch, self.rate, self.size, wanted - left)
+                found, drawn.level = await run_in_threadpool(draw, self._database, *given)
                 drawn.left = left + found
                 drawn.at = time.monotonic()
             level = drawn.level + drawn.left

@@ -22,7 +22,7 @@ from planner.api.jobs.blobs import Blob
 from planner.api.jobs.errors import BlobDamaged, BlobMissing, StoreDamaged, StoreError
 from planner.api.jobs.records import JobRecord, TaskState
 from planner.api.jobs.store import Store
-from planner.api.jobs.tasks import Task, code_digest
+from planner.api.jobs.tasks import Task
 from planner.api.limits import Buckets, Rate
 from planner.api.observe import Metrics
 from planner.api.pages import Signer
@@ -61,7 +61,7 @@ class Service:
     on_damage: Callable[[], None] = lambda: None
     probed: tuple[float, Problem | None] = (0.0, None)  # when it was last looked whether the store can be written to
     streams: Counter[str] = field(default_factory=Counter)  # event streams open, by tenant
-    shown: dict[str, tuple[float, str | None]] = field(default_factory=dict, repr=False)  # holders of credentials
+    shown: dict[bytes, tuple[float, str | None]] = field(default_factory=dict)  # holders of credentials, by digest
     waiting: Counter[str] = field(default_factory=Counter)  # requests that wait, by tenant
     open: Counter[str] = field(default_factory=Counter)  # requests being answered, by tenant
     arriving: Counter[str] = field(default_factory=Counter)  # digests that a request of this moment makes blobs of
@@ -69,8 +69,10 @@ class Service:
 
     def task(self, tenant: str, kind: str, inputs: Mapping[str, str], options: Mapping[str, Any]) -> Task:
         """Equal ones are one computation: of all tenants, or of this one."""
-        code = code_digest() if self.settings.share == "all" else f"{code_digest()} {tenant}"
-        return Task(kind, inputs, options, code=code)
+        return Task(kind, inputs, options, apart=self._apart(tenant))
+
+    def _apart(self, tenant: str) -> str:
+        return "" if self.settings.share == "all" else tenant
 
     def enter(self, request: Request, tenant: str) -> None:
         """Counts a request of the tenant until it is answered.  Problem where too many are being answered."""
@@ -175,7 +177,7 @@ class Service:
         try:
             return await self._open(blob, tenant)
         except (BlobDamaged, BlobMissing):
-            state = await self.blocking.run(tenant, self.store.recover, blob.digest, tenant)
+            state = await self.blocking.run(tenant, self.store.recover, blob.digest, tenant, self._apart(tenant))
             if state is None:
                 raise
             state = await self.finished_task(state, tenant, PATIENCE)
@@ -192,9 +194,14 @@ class Service:
             return Held(self.store.blobs.read(blob.digest))
         task = self.opening.get(blob.digest)
         if task is None:
-            task = self.opening[blob.digest] = asyncio.create_task(asyncio.to_thread(self._filed, blob))
+            task = self.opening[blob.digest] = asyncio.create_task(self._compared(blob, tenant))
             task.add_done_callback(lambda _: self.opening.pop(blob.digest))
         return await asyncio.shield(task)
+
+    async def _compared(self, blob: Blob, tenant: str) -> Content:
+        if self.store.blobs.remote:
+            return await self.blocking.run(tenant, self._filed, blob)
+        return await asyncio.to_thread(self._filed, blob)
 
     def _filed(self, blob: Blob) -> Content:
         with self.store.blobs.open(blob.digest) as file:
@@ -206,7 +213,10 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def preferred_wait(request: Request, service: Service) -> int | None:
-    """Seconds of `Prefer: wait=N` (RFC 7240), at most those that the service grants; None where it is not said."""
+def preferred_wait(request: Request, service: Service, tenant: str = "") -> int | None:
+    """Seconds of `Prefer: wait=N` (RFC 7240), at most those that the service grants; None where it is not said, or not
+    heeded, as too many requests of the tenant wait already."""
     found = _WAIT.search(",".join(request.headers.getlist("prefer")))
-    return None if found is None else min(int(found[1]), int(service.settings.most_wait))
+    if found is None or service.waiting[tenant] >= WAITS:
+        return None
+    return min(int(found[1]), int(service.settings.most_wait))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -26,6 +26,7 @@ __all__ = ["BODY_TYPES", "IN_MEMORY", "Upload", "received"]
 BODY_TYPES: Final = ("application/octet-stream", "multipart/form-data")
 IN_MEMORY: Final = 128 * 2**10  # larger ones go by way of a file: a thousand senders that take their time hold little
 _HEADER: Final = 8192  # bytes of a part's headers
+Run = Callable[..., Awaitable[Any]]
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -56,14 +57,14 @@ class _Piece:
             self.hash.update(piece)
         return self.hash.hexdigest()
 
-    async def keep(self, digest: str) -> None:
+    async def keep(self, digest: str, run: Run) -> None:
         """Makes it a blob."""
         if self.file is not None:
-            await asyncio.to_thread(self.blobs.adopt, self.file, digest)
+            await run(self.blobs.adopt, self.file, digest)
         elif not self.blobs.remote and digest in self.blobs:
             self.blobs.put(b"".join(self.chunks))  # nothing to be written: not worth a thread
         else:
-            await asyncio.to_thread(self.blobs.put, b"".join(self.chunks))
+            await run(self.blobs.put, b"".join(self.chunks))
 
     def content(self) -> bytes:
         """All of it."""
@@ -74,8 +75,9 @@ class _Piece:
 
     def drop(self) -> None:
         if self.file is not None:
-            self.file.close()
             Path(self.file.name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a full disk does not take what was still to be written
+                self.file.close()
 
 
 @dataclass(slots=True)
@@ -87,17 +89,25 @@ class Upload:
     stem: str | None = None
     pieces: dict[str, _Piece] = field(default_factory=dict)
 
-    def take(self, name: str) -> bytes:
-        """The content of a part, which is no part of the upload any more."""
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes by digest."""
+        return {self.digests[name]: piece.size for name, piece in self.pieces.items()}
+
+    def take(self, name: str, most: int) -> bytes:
+        """The content of a part, which is no part of the upload any more.  Problem where it has more than `most`
+        bytes."""
         piece = self.pieces.pop(name)
+        if piece.size > most:
+            raise _bad(name, f"{name}: expected {most} bytes at most, found {piece.size}")
         del self.digests[name]
         self.size -= piece.size
         return piece.content()
 
-    async def keep(self) -> None:
-        """Makes all of it blobs; without that, nothing of it is left."""
+    async def keep(self, run: Run) -> None:
+        """Makes all of it blobs, by `run`, which takes calls that block; without that, nothing of it is left."""
         for name, piece in self.pieces.items():
-            await piece.keep(self.digests[name])
+            await piece.keep(self.digests[name], run)
 
 
 @asynccontextmanager

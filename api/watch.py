@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 __all__ = ["Changes", "Watch"]
 
@@ -48,6 +49,7 @@ class Changes:
         self._watches: dict[int, set[Watch]] = {}
         self._seen: dict[int, Hashable] = {}  # stamps of the tasks that are watched
         self._looker: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "watch")  # of its own: whatever fills the others, who waits is woken
         self.stopping = False
 
     def stop(self) -> None:
@@ -80,7 +82,7 @@ class Changes:
                 # Of tasks that nobody has watched before, whoever began may have read an older state: they wake once.
                 changed = self._since(seen, version)
                 due = [t for t in self._watches if changed is None or t in changed or t not in self._seen]
-                found = await asyncio.to_thread(self._stamps, due) if due else {}
+                found = await self._looked_up(due) if due else {}
             except Exception as e:
                 _log.warning("the store cannot be looked at", extra={"fields": {"why": str(e)}})
                 self._wake(list(self._watches))  # who wakes and reads meets the error, and answers with it
@@ -92,6 +94,9 @@ class Changes:
             await asyncio.sleep(EVERY)
         if self.stopping:
             self._wake(list(self._watches))
+
+    async def _looked_up(self, due: Collection[int]) -> Mapping[int, Hashable]:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._stamps, due)
 
     def _since(self, seen: int | None, version: int) -> frozenset[int] | None:
         """Tasks that may have changed between the two; None: any."""

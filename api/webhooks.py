@@ -38,7 +38,13 @@ PATIENCE_S: Final = 10.0  # for one answer
 AT_A_TIME: Final = 8
 EVERY_S: Final = 1.0  # between two looks for jobs that have ended
 # Where clouds tell a machine its own credentials, beside the link-local addresses.
-_METADATA: Final = (ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200"))
+_METADATA: Final = frozenset(
+    map(
+        ipaddress.ip_address,
+        ("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"),
+    )
+)
+_TRANSLATED: Final = ipaddress.ip_network("64:ff9b::/96")  # IPv4 by way of a translator (RFC 6052)
 
 
 class _Refused(Exception):
@@ -86,22 +92,26 @@ class Deliveries:
                 await asyncio.sleep(EVERY_S)
 
     async def send_due(self, client: httpx.AsyncClient) -> None:
-        due = await asyncio.to_thread(self.store.webhooks.take, time.time(), PATIENCE_S + 30.0, AT_A_TIME)
+        due = await asyncio.to_thread(self._due)
         await asyncio.gather(*(self._send(client, webhook) for webhook in due))
+
+    def _due(self) -> list[Webhook]:
+        return self.store.webhooks.take(self.store.now(), PATIENCE_S + 30.0, AT_A_TIME)
 
     async def _send(self, client: httpx.AsyncClient, webhook: Webhook) -> None:
         """One try."""
         found = await asyncio.to_thread(self.store.job, webhook.tenant, webhook.job)
         try:
-            status = await self._post(client, webhook, _body(found))
+            async with asyncio.timeout(PATIENCE_S):  # of all of it: an answer may come a byte at a time
+                status = await self._post(client, webhook, _body(found))
             problem = None if 200 <= status < 300 else f"answered {status}"
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, Problem, _Refused) as e:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, Problem, _Refused) as e:
             problem = f"{type(e).__name__}: {e}"
         if problem is None or webhook.tries + 1 >= TRIES:
-            await asyncio.to_thread(self.store.webhooks.end, webhook.job)
+            await asyncio.to_thread(self.store.webhooks.end, webhook)
         else:
             pause = min(LONGEST_S, FIRST_S * 4.0**webhook.tries)
-            await asyncio.to_thread(self.store.webhooks.again, webhook.job, time.time() + pause)
+            await asyncio.to_thread(self.store.webhooks.again, webhook, pause)
         if problem is not None:
             host = urlsplit(webhook.url).hostname
             fields = {"job": webhook.job, "host": host, "why": problem[:300], "try": webhook.tries + 1, "of": TRIES}
@@ -133,7 +143,9 @@ async def _address(host: str, port: int) -> str:
     addresses = [str(entry[4][0]) for entry in found]
     for address in addresses:
         ip: Any = ipaddress.ip_address(address.partition("%")[0])
-        ip = getattr(ip, "ipv4_mapped", None) or ip
+        ip = getattr(ip, "ipv4_mapped", None) or getattr(ip, "sixtofour", None) or ip
+        if ip in _TRANSLATED:
+            ip = ipaddress.ip_address(int(ip) & 0xFFFFFFFF)
         if ip.is_link_local or ip.is_multicast or ip.is_unspecified or ip in _METADATA:
             raise _Refused(f"{host} is {ip}")
     return addresses[0]

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from planner.api.errors import MEDIA_TYPE, Problem
 from planner.api.logs import request_id_of
 
-__all__ = ["HEAD_BYTES", "HEAD_S", "LINGER_S", "Wire"]
+__all__ = ["HEAD_BYTES", "HEAD_S", "LINGER_S", "Wire", "network_of"]
 
 HEAD_BYTES: Final = 64 * 2**10  # of a request line and headers, or of trailers
 HEAD_S: Final = 30.0  # for them to come
@@ -28,7 +28,7 @@ NOTSENT_LOWAT: Final = getattr(socket, "TCP_NOTSENT_LOWAT", 25)  # Linux's numbe
 
 
 def network_of(client: tuple[str, int] | None) -> str:
-    """The address that connections are counted by: of IPv6 the network, as one machine has all of it."""
+    """The address that connections and logins are counted by: of IPv6 the network, as one machine has all of it."""
     if client is None:
         return ""
     try:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from planner.api.jobs.pulse import PATIENCE_S, Listener
+from planner.api.jobs.pulse import PATIENCE_S, REMOTE_PATIENCE_S, Listener
 from planner.api.settings import Settings, variable
 
 __all__ = ["Workers"]
@@ -32,9 +32,10 @@ class Workers:
     again, the other goes on.
     """
 
-    def __init__(self, settings: Settings, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, settings: Settings, patience_s: float | None = None) -> None:
         self.settings = settings
-        self.patience_s = patience_s
+        usual = REMOTE_PATIENCE_S if settings.store or settings.blobs else PATIENCE_S
+        self.patience_s = usual if patience_s is None else patience_s
         self.on_end: Callable[[str], None] = lambda why: None  # why it ended, though nobody had asked it to
         self._stop = threading.Event()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}

@@ -37,14 +37,14 @@ class BlobStore(Protocol):
         """A file at its beginning, once all of it was compared with the digest.  BlobMissing, BlobDamaged."""
 
     def remove(self, digest: str, keep: Callable[[str], bool]) -> None:
-        """Removes a blob that is not to `keep`, where it is there."""
+        """Removes a blob that is not to `keep`, where it is there, or has the next but one purge do it."""
 
     def expect_room(self) -> None:
         """StoreFull or StoreUnusable where nothing could be kept."""
 
     def lay(self, digest: str, target: Path) -> None:
         """Makes the blob a file, which may share its bytes with it: the file must not be written to.  BlobMissing,
-        StoreBusy, OSError."""
+        BlobDamaged, StoreBusy, StoreUnusable, OSError."""
 
     def __contains__(self, digest: object) -> bool: ...
 

@@ -28,6 +28,7 @@ __all__ = ["YOUNG", "Blob", "Blobs", "digest_bytes", "is_digest"]
 
 _PIECE = 1 << 20
 ROOM = 2**20  # bytes that a folder has room for while it is of use
+REMOVED_S = 1.0  # for which a removal waits for writers
 YOUNG = 3600.0  # seconds for which a blob needs no row
 
 
@@ -52,13 +53,10 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Blobs:
-    """Any number of processes may use a folder at once."""
+    """Any number of processes may use a folder at once; `remote`: it is another machine's."""
 
     folder: Path
-
-    @property
-    def remote(self) -> bool:
-        return False
+    remote: bool = False
 
     def put(self, content: bytes) -> str:
         """Keeps the content; its digest.  Once this returns it survives a crash.
@@ -174,10 +172,17 @@ class Blobs:
         return file
 
     def remove(self, digest: str, keep: Callable[[str], bool]) -> None:
-        """A blob that is not to `keep`, where it is there; writers wait meanwhile, as of `purge`."""
-        with self._holding(fcntl.LOCK_EX), contextlib.suppress(FileNotFoundError):
-            if not keep(digest):
-                self.path(digest).unlink()
+        """A blob that is not to `keep`, where it is there; writers wait meanwhile, as of `purge`, to which it is left
+        where others hold the folder for long, as a backup does."""
+        until = time.monotonic() + REMOVED_S
+        while time.monotonic() < until:
+            with contextlib.suppress(FileNotFoundError, BlockingIOError), self._holding(fcntl.LOCK_EX | fcntl.LOCK_NB):
+                if not keep(digest):
+                    self.path(digest).unlink()
+                return
+            if digest not in self:
+                return
+            time.sleep(0.01)
 
     def __contains__(self, digest: object) -> bool:
         return isinstance(digest, str) and is_digest(digest) and self.path(digest).is_file()

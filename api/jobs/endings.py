@@ -60,7 +60,7 @@ def end_task(
         add(db, FAILURES, failure(error))
 
 
-def lose(db: Transaction, row: Row, now: float) -> None:
+def lose(db: Transaction, row: Row, now: float, why: str = "its worker was lost") -> None:
     losses = row["losses"] + 1
     db.execute("UPDATE tasks SET losses = ? WHERE id = ?", (losses, row["id"]))
     if row["cancel"]:
@@ -72,7 +72,7 @@ def lose(db: Transaction, row: Row, now: float) -> None:
         end_task(db, row["id"], "failed", now, lasting=False, error=problem("child-died", message))
     else:
         add(db, LOST, "restarted")
-        requeue(db, row, now, "its worker was lost", now + SUSPECT_PAUSE_S if losses >= SUSPECT else 0.0, "worker-lost")
+        requeue(db, row, now, why, now + SUSPECT_PAUSE_S if losses >= SUSPECT else 0.0, "worker-lost")
 
 
 def requeue(

@@ -22,9 +22,7 @@ from typing import Any
 
 from planner import version
 from planner.api.jobs import preload
-from planner.api.jobs.blob_store import BlobStore
 from planner.api.jobs.child import MESSAGE_BYTES, main
-from planner.api.jobs.handover import lay_in
 from planner.api.jobs.removal import remove_soon
 from planner.api.jobs.work import JobInput
 
@@ -33,6 +31,7 @@ __all__ = ["Child", "Entry", "ForkServer", "begin", "started"]
 Entry = Callable[[Connection, JobInput], None]
 
 MESSAGES = 1000  # taken in at once
+MESSAGES_BYTES = 4 << 20  # likewise
 SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 # Variables that a child may see: of Python, libraries, places and languages; keys and passwords have other names.
 _PASSED = re.compile(
@@ -113,9 +112,11 @@ class Child:
     def messages(self) -> list[bytes]:
         """Those that wait.  EOFError or OSError behind the last one."""
         found: list[bytes] = []
-        while len(found) < MESSAGES and self.receiver.poll(0):
+        size = 0
+        while len(found) < MESSAGES and size < MESSAGES_BYTES and self.receiver.poll(0):
             try:
                 found.append(self.receiver.recv_bytes(MESSAGE_BYTES))
+                size += len(found[-1])
             except (EOFError, OSError):
                 if found:
                     break
@@ -166,10 +167,9 @@ class Child:
         return pid
 
 
-def begin(work: JobInput, blobs: BlobStore, entry: Entry = main) -> Child:
-    """Starts a child, in `entry`; its folder is made, with its inputs.  OSError where that cannot be."""
+def begin(work: JobInput, entry: Entry = main) -> Child:
+    """Starts a child, in `entry`, whose folder is there with its inputs.  OSError where that cannot be."""
     started = time.monotonic()
-    lay_in(blobs, work.inputs, work.folder)
     receiver, sender = _context.Pipe(duplex=False)
     arguments: tuple[Any, ...] = (sender, work)
     process = _context.Process(target=entry, args=arguments, daemon=True)

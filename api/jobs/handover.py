@@ -15,13 +15,14 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from planner import version
 from planner.api.jobs.blob_store import BlobStore
 from planner.api.jobs.blobs import Blob
-from planner.api.jobs.errors import BlobMissing, StoreFull, StoreUnusable
+from planner.api.jobs.errors import BlobDamaged, BlobMissing, StoreFull, StoreUnusable
 
 __all__ = ["CODE", "ResultInvalid", "Taken", "hand_out", "lay_in", "size_of", "take_in"]
 
@@ -40,12 +41,13 @@ class ResultInvalid(Exception):
 
 
 def lay_in(blobs: BlobStore, inputs: Mapping[str, str], folder: Path) -> None:
-    """Makes the folder of a child, with its inputs.  What is not kept any more is not there.  OSError."""
+    """Makes the folder of a child, with its inputs.  What is not kept any more is not there.  OSError, StoreBusy,
+    StoreUnusable."""
     for name in ("in", "work", "out", CODE):
         (folder / name).mkdir(parents=True, mode=0o700)
     (folder / CODE / "planner").symlink_to(_PACKAGE)
     for name, digest in inputs.items():
-        with contextlib.suppress(BlobMissing):
+        with contextlib.suppress(BlobMissing, BlobDamaged):
             blobs.lay(digest, folder / "in" / name)
 
 
@@ -66,10 +68,14 @@ def hand_out(folder: Path, files: Mapping[str, tuple[bytes, str]], plan: bytes |
 def size_of(folder: Path) -> int:
     """Bytes of what a child left.  ResultInvalid."""
     try:
-        with os.scandir(folder / "out") as entries:
-            return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+        with os.scandir(folder / "out") as found:
+            entries = list(islice(found, FILES + 1))  # of millions a worker would be counted as one that hangs
+            size = sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
     except OSError as e:
         raise ResultInvalid(f"what it left cannot be looked at ({e.strerror})") from e
+    if len(entries) > FILES:
+        raise ResultInvalid(f"more than {FILES} files")
+    return size
 
 
 def take_in(blobs: BlobStore, folder: Path, files: Mapping[str, Sequence[Any]], plan: str | None, limit: int) -> Taken:

@@ -18,7 +18,7 @@ from planner.api.jobs.endings import end_task, lose, requeue, share_plan
 from planner.api.jobs.errors import LeaseLost
 from planner.api.jobs.problems import problem
 from planner.api.jobs.records import Claim
-from planner.api.jobs.rows import FILE, add_event, files_of
+from planner.api.jobs.rows import FILE, TASK, add_event, files_of
 from planner.api.jobs.totals import DEATHS as DEATHS_TOTAL
 from planner.api.jobs.totals import add, death
 from planner.api.jobs.turns import ANY, START_MS, Able, Head, Standing, charge, expired, next_in, standing
@@ -75,7 +75,8 @@ class Leases:
             charge(db, found.tenant, START_MS)
             row = db.execute(
                 "UPDATE tasks SET status = 'running', token = token + 1, worker = ?, leased_until = ?,"
-                " attempts = attempts + 1, started_at = COALESCE(started_at, ?) WHERE id = ? RETURNING *",
+                " attempts = attempts + 1, started_at = COALESCE(started_at, ?) WHERE id = ?"
+                f" RETURNING {TASK}",
                 (worker, now + lease_s, now, task_id),
             ).fetchone()
             add_event(db, task_id, "started", {"attempt": row["attempts"]}, now)
@@ -226,6 +227,12 @@ class Leases:
         return False
 
     @repeated
+    def lost(self, claim: Claim, why: str) -> None:
+        """The child ended with something that was not the task's doing: the task waits again.  LeaseLost."""
+        with self.database.write() as db:
+            lose(db, _held(db, claim), db.now, why)
+
+    @repeated
     def release(self, claim: Claim, why: str = "the worker was stopped") -> None:
         """Gives a task back, untouched.  LeaseLost."""
         with self.database.write() as db:
@@ -242,7 +249,7 @@ class Leases:
         with self.database.write(durable=False) as db:
             now = db.now
             held = db.execute(
-                f"SELECT * FROM tasks WHERE status = 'running' AND worker = ?{db.locked}", (worker,)
+                f"SELECT {TASK} FROM tasks WHERE status = 'running' AND worker = ?{db.locked}", (worker,)
             ).fetchall()
             for task in held:
                 lose(db, task, now)
@@ -299,7 +306,8 @@ def _queued(db: Transaction, lanes: Sequence[int], now: float, able: Able) -> He
 
 def _held(db: Transaction, claim: Claim) -> Row:
     row: Row | None = db.execute(
-        f"SELECT * FROM tasks WHERE id = ? AND token = ? AND status = 'running'{db.locked}", (claim.task, claim.token)
+        f"SELECT {TASK} FROM tasks WHERE id = ? AND token = ? AND status = 'running'{db.locked}",
+        (claim.task, claim.token),
     ).fetchone()
     if row is None:
         raise LeaseLost(f"task {claim.task}: held by another worker by now, or ended; what this one has is dropped")

@@ -75,7 +75,7 @@ def open_blobs(folder: Path, blobs: str, database: Database) -> BlobStore:
         path = Path(blobs).expanduser()
         if not path.is_absolute():
             raise UsageError(f"--blobs {blobs}: expected s3://BUCKET/PREFIX, or the absolute path of a shared folder")
-        return Blobs(path)
+        return Blobs(path, remote=True)
     try:
         from planner.api.jobs.s3.blobs import S3Blobs
         from planner.api.jobs.s3.bucket import bucket_of

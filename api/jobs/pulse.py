@@ -12,10 +12,13 @@ import time
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Listener", "Pulse"]
+__all__ = ["PATIENCE_S", "REMOTE_PATIENCE_S", "Listener", "Pulse"]
 
 EVERY_S: Final = 0.5
 PATIENCE_S: Final = 12.0  # longer than a write may wait for the store
+# Likewise where the store is another host's: a connection that hears nothing is given up after 15 s and another may be
+# tried, a statement runs for 30 s at most.
+REMOTE_PATIENCE_S: Final = 60.0
 START_S: Final = 300.0  # until the first sign: a large store may have to be put in order
 ABSENT_S: Final = 3.0  # between two looks of who listens: it was stopped itself, and the worker perhaps with it
 

@@ -13,6 +13,7 @@ from planner.api.jobs.totals import PURGED, add
 __all__ = ["Purged", "purge"]
 
 BATCH = 200  # rows to a transaction, so that nobody waits long
+FULL_S = 3600.0  # after which a bucket is full, whoever's it is: its row says nothing any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def purge(
     with database.write(durable=False) as db:
         db.execute("DELETE FROM codes WHERE worker IN (SELECT name FROM workers WHERE seen_at < ?)", (before,))
         db.execute("DELETE FROM workers WHERE seen_at < ?", (before,))
-        db.execute("DELETE FROM rates WHERE at < ?", (before,))
+        db.execute("DELETE FROM rates WHERE at < ?", (now - FULL_S,))
 
     def named(digest: str) -> bool:
         with database.read() as db:

@@ -17,6 +17,7 @@ __all__ = [
     "FILE",
     "JOB",
     "PLAN",
+    "TASK",
     "WAIT",
     "add_event",
     "current_task",
@@ -31,7 +32,12 @@ __all__ = [
 ]
 
 MOMENT = 12  # hexadecimal digits of a ticket that say when it was made
-# Statements name their columns, so that a store may have more of them than this program knows.
+# Statements name their columns, so that a store may have more of them than this program knows: also while it works,
+# as PostgreSQL goes on with no prepared statement that would give one more.
+TASK = (
+    "id, key, current, kind, lane, code, options, status, cancel, token, worker, leased_until, attempts, deaths,"
+    " losses, created_at, started_at, finished_at, used_at, progress, summary, error, plan"
+)
 FILE = "INSERT INTO files (task, way, name, digest, media_type, size) VALUES"
 WAIT = "INSERT INTO queue (lane, tenant, task, not_before) VALUES (?, ?, ?, ?)"
 JOB = """
@@ -120,7 +126,7 @@ def job_of(row: Row) -> JobRecord:
 
 
 def current_task(db: Transaction, key: str, locked: str = "") -> Row | None:
-    row: Row | None = db.execute(f"SELECT * FROM tasks WHERE key = ? AND current = 1{locked}", (key,)).fetchone()
+    row: Row | None = db.execute(f"SELECT {TASK} FROM tasks WHERE key = ? AND current = 1{locked}", (key,)).fetchone()
     return row
 
 

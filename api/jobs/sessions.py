@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Final
 
 from planner.api.jobs.database import Database, repeated
 
 __all__ = ["Sessions"]
+
+KEPT_S: Final = 86400.0  # longer: hosts say by clocks of their own when a session is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class Sessions:
     def end(self, session: str, until: float) -> None:
         """At once, in every process."""
         with self.database.write() as db:
-            db.execute("DELETE FROM ended_sessions WHERE until < ?", (db.now,))
+            db.execute("DELETE FROM ended_sessions WHERE until < ?", (db.now - KEPT_S,))
             db.execute(
                 "INSERT INTO ended_sessions (hash, until) VALUES (?, ?) ON CONFLICT DO NOTHING", (_hash(session), until)
             )

@@ -33,14 +33,14 @@ def set_shared_secret(database: Database, secret: bytes) -> None:
 
 
 @repeated
-def draw(database: Database, tenant: str, most: int, rate: float, size: float) -> tuple[int, float]:
+def draw(database: Database, tenant: str, most: int, rate: float, size: float, least: int = 1) -> tuple[int, float]:
     """Takes up to `most` requests from the tenant's bucket, which fills by `rate` a second up to `size`: how many, and
-    what is left."""
+    what is left.  None where there are not even `least`: they would be lost while who asks waits for the others."""
     with database.write(durable=False) as db:
         now = db.now
         db.execute("INSERT INTO rates (tenant, level, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (tenant, size, now))
         row = db.execute(f"SELECT level, at FROM rates WHERE tenant = ?{db.locked}", (tenant,)).fetchone()
         level = min(size, row["level"] + max(0.0, now - row["at"]) * rate)
-        taken = min(most, int(level))
+        taken = min(most, int(level)) if level >= least else 0
         db.execute("UPDATE rates SET level = ?, at = ? WHERE tenant = ?", (level - taken, now, tenant))
     return taken, level - taken

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.api.jobs.errors import LeaseLost
 from planner.api.jobs.lanes import LARGE, LIGHT
+from planner.api.jobs.laying import Laying
 from planner.api.jobs.leases import Leases
 from planner.api.jobs.rotation import PAUSED, SLICE_S, TRIAL_S, Move, next_move
 from planner.api.jobs.slot import Slot
@@ -34,7 +35,7 @@ class Sharing:
     _used: dict[str, float] = field(default_factory=dict)  # seconds by tenant, not yet charged
     _looked: float = 0.0
 
-    def lanes(self, held: Sequence[Slot]) -> tuple[int, ...]:
+    def lanes(self, held: Sequence[Slot | Laying]) -> tuple[int, ...]:
         """Those that there is a place for."""
         running = [s for s in held if not s.paused]
         heavy = sum(s.heavy for s in running)
@@ -51,10 +52,15 @@ class Sharing:
         slot.metered_s = used
 
     def used(self) -> dict[str, float]:
-        """Seconds by tenant that have been noted; they are asked for once."""
-        out = dict(self._used)
-        self._used.clear()
-        return out
+        """Seconds by tenant that have been noted and not been charged."""
+        return dict(self._used)
+
+    def charged(self, used: Mapping[str, float]) -> None:
+        """These are in the store by now."""
+        for tenant, seconds in used.items():
+            self._used[tenant] -= seconds
+            if self._used[tenant] <= 0:
+                del self._used[tenant]
 
     def step(self, held: Sequence[Slot]) -> bool:
         """Pauses and resumes, as far as it is due; whether a place has become free.  StoreError."""

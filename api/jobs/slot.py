@@ -15,12 +15,12 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from planner.api.jobs.errors import BlobDamaged, BlobMissing, LeaseLost, StoreFull
+from planner.api.jobs.errors import BlobDamaged, BlobMissing, LeaseLost, StoreBusy, StoreFull
 from planner.api.jobs.forks import Child
 from planner.api.jobs.handover import ResultInvalid, Taken, size_of, take_in
 from planner.api.jobs.lanes import LARGE
 from planner.api.jobs.limits import CPU_GRACE_S, Limits
-from planner.api.jobs.problems import URN, problem
+from planner.api.jobs.problems import PROBLEMS, URN, problem
 from planner.api.jobs.records import Claim
 from planner.api.jobs.spells import Spells, go, stop
 from planner.api.jobs.store import Store
@@ -29,8 +29,12 @@ __all__ = ["Slot"]
 
 FLUSH_S = 0.2  # between two writings of progress
 INPUT_LOST = f"{URN}input-lost"
+TOLD = 16 << 20  # bytes that a child may say in all: what it says is kept
+FIGURES = ("incumbent_s", "bound_s", "gap", "seconds")
 DEPTH = 30  # of lists and objects inside each other, in a message
 MARKS = 100  # phases of a child that are remembered
+ORPHANED = 255  # what multiprocessing says of a child whose fork server died, and took it along
+AGAIN_S = 1.0  # between two tries to hand in a result
 AT_ONCE = 8 << 20  # bytes of a result that is copied within a round of the worker
 SEARCHES = frozenset(("plan",))  # kinds that have something in hand when they are asked to end
 
@@ -61,6 +65,8 @@ class Slot:
     _progress: dict[str, Any] = field(default_factory=dict)
     _flushed: float = 0.0
     _taking: Future[Taken] | None = None
+    _again: float = 0.0  # when a result is handed in again that could not be
+    _told: int = 0
 
     def __post_init__(self) -> None:
         self.heavy = self.claim.lane == LARGE
@@ -148,7 +154,7 @@ class Slot:
 
     def waits(self) -> list[Connection | int]:
         """What wakes the worker."""
-        if self._taking is not None:
+        if self._taking is not None or self._again:
             return []  # the child has ended: it would wake the worker again and again
         return [self.child.process.sentinel] if self.deaf else [self.child.process.sentinel, self.child.receiver]
 
@@ -164,10 +170,11 @@ class Slot:
             return False
         try:
             for data in messages:
-                message = json.loads(data)
-                _check_depth(message)
-                self._take(message)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+                self._told += len(data)
+                if self._told > TOLD:
+                    raise ValueError(f"more than {TOLD} bytes")
+                self._take(_read(data))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
             log.error("task %d: its child speaks no sense (%r)", self.claim.task, e)
             self.child.kill()
             return False
@@ -183,18 +190,19 @@ class Slot:
                 self.begun_s = message["at"] - self.child.started
                 self._mark("begins")
             case "progress":
-                self._progress |= message
-                self._events.append(("progress", message))
+                figures = {n: None if message[n] is None else float(message[n]) for n in FIGURES}
+                self._progress |= figures
+                self._events.append(("progress", figures))
             case "phase":
-                self._progress["phase"] = message["phase"]
+                self._progress["phase"] = str(message["phase"])
                 self._mark(str(message["phase"]))
-                self._events.append(("phase", message))
+                self._events.append(("phase", {"phase": str(message["phase"])}))
             case "message":
-                self._events.append(("message", message))
+                self._events.append(("message", {"text": str(message["text"])}))
             case "error":
                 self.answer = {
                     "kind": "error",
-                    "problem": dict(message["problem"]),
+                    "problem": _problem_of(message["problem"]),
                     "lasting": message["lasting"] is True,
                 }
             case "died":
@@ -239,6 +247,10 @@ class Slot:
                 log.error("task %d: %s", self.claim.task, e)
                 store.leases.fail(self.claim, problem("storage-full", "the result cannot be kept"), lasting=False)
                 return True
+            except StoreBusy as e:  # where results lie cannot be reached: once more in a moment
+                log.error("task %d: its result cannot be handed in (%s)", self.claim.task, e)
+                self._taking, self._again = None, time.monotonic() + AGAIN_S
+                return False
             if taken is None:
                 return False
             files, plan = taken
@@ -261,6 +273,8 @@ class Slot:
         """The result of the child; None while a large one is being copied beside the worker's own rounds, in which
         leases are renewed.  Errors as of `take_in`."""
         assert self.answer is not None
+        if time.monotonic() < self._again:
+            return None
         if self._taking is None:
             folder, files, plan = self.child.folder, self.answer["files"], self.answer["plan"]
             take = partial(take_in, store.blobs, folder, files, plan, self.limits.result_bytes)
@@ -286,10 +300,11 @@ class Slot:
     def _forget_damaged(self, store: Store) -> None:
         """What is damaged is removed, and what is lost is known to be, so that the same content can be kept again: the
         child cannot."""
-        for digest in self.claim.inputs.values():
-            with contextlib.suppress(BlobDamaged, BlobMissing):
-                store.blobs.read(digest)
-        store.blobs.missing(list(self.claim.inputs.values()))
+        with contextlib.suppress(StoreBusy):  # whoever asks for it next finds it damaged, too
+            for digest in self.claim.inputs.values():
+                with contextlib.suppress(BlobDamaged, BlobMissing):
+                    store.blobs.read(digest)
+            store.blobs.missing(list(self.claim.inputs.values()))
 
     def _conclude_death(self, store: Store) -> None:
         code = self.child.process.exitcode
@@ -298,6 +313,9 @@ class Slot:
         if self.why is None and out_of_time and code in (-signal.SIGXCPU, -signal.SIGKILL):
             message = f"it used {self.limits.cpu_s} s of processor time"
             store.leases.fail(self.claim, problem("child-cpu", message), lasting=False)
+        elif code == ORPHANED and self.why is None:
+            log.warning("task %d: the process that its child was begun by has ended", self.claim.task)
+            store.leases.lost(self.claim, "the process that starts others has ended")
         else:
             self._conclude_loss(store, how)
 
@@ -318,6 +336,26 @@ class Slot:
 
     def _too_long(self) -> dict[str, Any]:
         return problem("child-wall", f"it was ended after {self.limits.wall_s:g} s")
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    """A message.  ValueError for what is none."""
+    message = json.loads(data)
+    _check_depth(message)
+    if b"\\ud" in data.lower():  # halves of characters, which no answer of the service could hold
+        message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
+    found: dict[str, Any] = message
+    return found
+
+
+def _problem_of(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The problem that a child says, as this program says it: the service shows it to whoever asks."""
+    name = str(said["type"]).removeprefix(URN)
+    if name not in PROBLEMS:
+        raise ValueError(f"{name[:80]!r} is no problem")
+    numbers = ("lower_bound_bytes", "sufficient_bytes")
+    more = {n: None if said[n] is None else int(said[n]) for n in numbers if n in said}
+    return problem(name, str(said["detail"]), **more)
 
 
 def _check_depth(value: object, deepest: int = DEPTH) -> None:

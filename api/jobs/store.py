@@ -25,6 +25,7 @@ from planner.api.jobs.records import ENDED, Event, JobRecord, Plan, Submitted, T
 from planner.api.jobs.rows import (
     JOB,
     PLAN,
+    TASK,
     current_task,
     files_of,
     job_of,
@@ -225,18 +226,19 @@ class Store:
     def state(self, task: int) -> TaskState:
         """NotFound where it was purged."""
         with self.database.read() as db:
-            row = db.execute("SELECT * FROM tasks WHERE id = ?", (task,)).fetchone()
+            row = db.execute(f"SELECT {TASK} FROM tasks WHERE id = ?", (task,)).fetchone()
             if row is None:
                 raise NotFound(f"task {task}: there is none")
             return state_of(db, row)
 
     @repeated
-    def recover(self, digest: str, tenant: str = "") -> TaskState | None:
-        """Computes again what a damaged or missing blob was the result of: the state to wait for, None where the blob
-        was no result.  Equal bytes come out unless the code has changed or a time limit cut the search."""
+    def recover(self, digest: str, tenant: str = "", apart: str = "") -> TaskState | None:
+        """Computes again what a damaged or missing blob was the result of, for a tenant `apart` where one is named: the
+        state to wait for, None where the blob was no result.  Equal bytes come out unless the code has changed or a
+        time limit cut the search."""
         with self.database.write() as db:
             rows = db.execute(
-                "SELECT * FROM tasks WHERE id IN (SELECT task FROM files WHERE digest = ? AND way = 'out')"
+                f"SELECT {TASK} FROM tasks WHERE id IN (SELECT task FROM files WHERE digest = ? AND way = 'out')"
                 f" ORDER BY id DESC{db.locked}",
                 (digest,),
             ).fetchall()
@@ -244,7 +246,7 @@ class Store:
                 return None
             db.executemany("UPDATE tasks SET current = 0 WHERE id = ?", [(r["id"],) for r in rows])
             inputs = {name: blob.digest for name, blob in files_of(db, rows[0]["id"], "in").items()}
-            task = Task(rows[0]["kind"], inputs, json.loads(rows[0]["options"]))
+            task = Task(rows[0]["kind"], inputs, json.loads(rows[0]["options"]), apart=apart)
         return self.ensure(task, tenant)
 
     # Plans
@@ -304,6 +306,11 @@ class Store:
         self.blobs.expect_room()
         with self.database.write(durable=False):
             pass
+
+    def now(self) -> float:
+        """The moment, by the clock that all hosts of this store go by."""
+        with self.database.read() as db:
+            return db.now
 
     def latest(self) -> float | None:
         """When the newest job came; None where there is none."""

@@ -35,12 +35,14 @@ def code_digest() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`inputs`: digests of blobs by name; `options`: a JSON object."""
+    """`inputs`: digests of blobs by name; `options`: a JSON object; `apart`: the tenant for whom alone it is computed,
+    where there is one."""
 
     kind: str
     inputs: Mapping[str, str]
     options: Mapping[str, Any] = field(default_factory=dict)
     code: str = field(default_factory=code_digest)
+    apart: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -53,7 +55,8 @@ class Task:
     @property
     def key(self) -> str:
         """Digest of all that the result depends on."""
-        return digest_of([self.kind, dict(self.inputs), dict(self.options), self.code])
+        apart = [self.apart] if self.apart else []
+        return digest_of([self.kind, dict(self.inputs), dict(self.options), self.code, *apart])
 
     @property
     def options_text(self) -> str:

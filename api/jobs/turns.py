@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from planner.api.jobs.database import Row, Transaction
 from planner.api.jobs.lanes import LARGE, LIGHT
+from planner.api.jobs.rows import TASK
 
 __all__ = ["ANY", "LAG_MS", "START_MS", "Able", "Head", "Standing", "charge", "expired", "next_in", "standing"]
 
@@ -58,7 +59,7 @@ class Standing:
 def expired(db: Transaction, now: float, lease_s: float) -> list[Row]:
     """A lease far in the future is of a clock that was set back since."""
     return db.execute(
-        "SELECT * FROM tasks INDEXED BY tasks_running"
+        f"SELECT {TASK} FROM tasks INDEXED BY tasks_running"
         f" WHERE status = 'running' AND (leased_until < ? OR leased_until > ?){db.locked}",
         (now, now + 10 * lease_s + 60),
     ).fetchall()

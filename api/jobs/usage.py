@@ -22,7 +22,9 @@ def used_bytes(database: Database, tenant: str, beside: Collection[str]) -> int:
 
 
 def discard(database: Database, blobs: BlobStore, digest: str, wanted: Callable[[str], bool]) -> None:
-    """As of `Store.discard`."""
+    """As of `Store.discard`.  From a folder that hosts share, purging removes it: another may be about to name it."""
+    if database.remote and not blobs.remote:
+        return
 
     def keep(digest: str) -> bool:
         with database.read() as db:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from planner.api.jobs.database import Database, repeated
 
 __all__ = ["Webhook", "Webhooks"]
+
+FARTHEST_S: Final = 7200.0  # no try is put off for longer: one that is was by a clock that was set back since
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,31 +42,39 @@ class Webhooks:
     @repeated
     def take(self, now: float, hold_s: float, limit: int) -> list[Webhook]:
         """Those that are due, of jobs that have ended; they are due again in `hold_s` seconds unless it is said what
-        became of them."""
+        became of them.  `now`: as of `Store.now`."""
+        values = {"now": now, "farthest": now + FARTHEST_S}
         with self.database.read() as db:
-            if db.execute(f"{_DUE} LIMIT 1", {"now": now}).fetchone() is None:
+            if db.execute(f"{_DUE} LIMIT 1", values).fetchone() is None:
                 return []
         with self.database.write() as db:
             db.take_turns("webhooks")
-            rows = db.execute(f"{_DUE} LIMIT :limit", {"now": now, "limit": limit}).fetchall()
+            rows = db.execute(f"{_DUE} LIMIT :limit", {**values, "limit": limit}).fetchall()
             db.executemany("UPDATE webhooks SET next_at = ? WHERE job = ?", [(now + hold_s, r["job"]) for r in rows])
         return [Webhook(r["job"], r["tenant"], r["url"], r["secret"], r["tries"]) for r in rows]
 
     @repeated
-    def again(self, job: str, at: float) -> None:
-        """A try has failed."""
+    def again(self, tried: Webhook, pause_s: float) -> None:
+        """A try has failed.  One that took its place meanwhile stays as it is."""
         with self.database.write(durable=False) as db:
-            db.execute("UPDATE webhooks SET tries = tries + 1, next_at = ? WHERE job = ?", (at, job))
+            db.execute(
+                "UPDATE webhooks SET tries = tries + 1, next_at = ? WHERE job = ? AND url = ? AND secret = ?",
+                (db.now + pause_s, tried.job, tried.url, tried.secret),
+            )
 
     @repeated
-    def end(self, job: str) -> None:
+    def end(self, tried: Webhook) -> None:
+        """Likewise: it was taken, or is given up."""
         with self.database.write(durable=False) as db:
-            db.execute("DELETE FROM webhooks WHERE job = ?", (job,))
+            db.execute(
+                "DELETE FROM webhooks WHERE job = ? AND url = ? AND secret = ?", (tried.job, tried.url, tried.secret)
+            )
 
 
 _DUE = """
 SELECT w.job, j.tenant, w.url, w.secret, w.tries
 FROM webhooks w JOIN jobs j ON j.id = w.job JOIN tasks t ON t.id = j.task
-WHERE w.next_at <= :now AND (j.left_at IS NOT NULL OR t.status IN ('succeeded', 'failed', 'cancelled'))
+WHERE (w.next_at <= :now OR w.next_at > :farthest)
+  AND (j.left_at IS NOT NULL OR t.status IN ('succeeded', 'failed', 'cancelled'))
 ORDER BY w.next_at
 """

@@ -24,8 +24,10 @@ from planner.api.jobs.attempts import send_span
 from planner.api.jobs.caches import cache_of, make_room
 from planner.api.jobs.calendar import DAY_S, Calendar
 from planner.api.jobs.child import main
-from planner.api.jobs.errors import LeaseLost, StoreDamaged, StoreError, StoreUnusable
-from planner.api.jobs.forks import Entry, ForkServer, begin, started
+from planner.api.jobs.errors import LeaseLost, StoreBusy, StoreDamaged, StoreError, StoreUnusable
+from planner.api.jobs.forks import Child, Entry, ForkServer, begin, started
+from planner.api.jobs.handover import lay_in
+from planner.api.jobs.laying import Laying
 from planner.api.jobs.leases import LEASE_S
 from planner.api.jobs.limits import Limits
 from planner.api.jobs.opening import open_store
@@ -35,6 +37,7 @@ from planner.api.jobs.records import Claim
 from planner.api.jobs.removal import remove
 from planner.api.jobs.sandbox import MODES, Confinement, Mode, announce
 from planner.api.jobs.scratch import bury, own_folder
+from planner.api.jobs.shared import draw
 from planner.api.jobs.sharing import Sharing
 from planner.api.jobs.slot import Slot
 from planner.api.jobs.store import Store
@@ -53,8 +56,12 @@ BEAT_S = LEASE_S / 5
 LOOK_S = 0.05  # between two looks at the store where nothing else wakes the worker
 CLAIM_S = 0.5  # between two tries to claim where nothing was written: leases run out, and workers die, all the same
 CHECKPOINT_S = 2.0
+APART_S = 5.0  # for which a worker that cannot reach the inputs of tasks leaves them to others
 ORPHAN_S = 60.0
 PURGE_S = 3600.0
+NEVER_S = 1e11  # longer ago than any clock says that anything was
+PURGES = "all purges"  # no tenant is called so: all workers together purge as often as one may ask
+PURGES_A_S = 1.1 / PURGE_S
 LIMITS = Limits()
 HIDDEN = ("PLANNER_STORE", "PGPASSWORD")  # children, which read models, do not know the database
 
@@ -90,6 +97,8 @@ class Worker:
         self._sharing = Sharing(self.store.leases, self.slots, self.limits.memory_bytes, self._able)
         self._orphan_since: float | None = None
         self._at_work: list[Slot] = []
+        self._laying: list[Laying] = []
+        self._apart_until = 0.0
         self._beaten = self._tried = self._checkpointed = 0.0
         self._beaten_at = 0.0  # by the clock that leases go by
         self._seen: int | None = None  # version of the store at the last look for work,
@@ -120,7 +129,7 @@ class Worker:
     def turn(self) -> None:
         """One round; returns within a moment."""
         try:
-            for step in (self._mind_parent, self._beat, self._share, self._claim):
+            for step in (self._mind_parent, self._beat, self._share, self._begin_laid, self._claim):
                 self.pulse.beat()
                 step()
             for slot in self._at_work:
@@ -160,7 +169,7 @@ class Worker:
             self._orphan_since = now
             log.warning("the process that started this worker has ended")
             self._beaten = 0.0
-        needed = bool(self._at_work) or (self.store.leases.waiting() and not self._has_successor())
+        needed = bool(self._at_work or self._laying) or (self.store.leases.waiting() and not self._has_successor())
         self.stopping = not needed or now > self._orphan_since + ORPHAN_S
 
     def _has_successor(self) -> bool:
@@ -168,7 +177,7 @@ class Worker:
 
     def _beat(self) -> None:
         held = [s for s in self._at_work if not s.dropped]
-        claims = [s.claim for s in held]
+        claims = [s.claim for s in held] + [laying.claim for laying in self._laying]
         version = self.store.version()
         # By the clock of leases too: it runs on while the machine sleeps, and may be set.
         if time.monotonic() > self._beaten + BEAT_S or abs(time.time() - self._beaten_at) > 2 * BEAT_S:
@@ -177,9 +186,11 @@ class Worker:
             for slot in held:
                 slot.watch()
                 self._sharing.meter(slot)
+            used = self._sharing.used()
             said = self.store.leases.heartbeat(
-                self.name, claims, pid=os.getpid(), slots=slots, code=self._able.code, used=self._sharing.used()
+                self.name, claims, pid=os.getpid(), slots=slots, code=self._able.code, used=used
             )
+            self._sharing.charged(used)
             self._beaten, self._beaten_at = time.monotonic(), time.time()
         elif claims and version != self._heard:
             said = self.store.leases.ends_requested(claims)
@@ -204,8 +215,10 @@ class Worker:
             return
         if not self._forks.ready():  # a claim would wait for it, and its lease run out
             return
+        if time.monotonic() < self._apart_until:
+            return
         self._seen = version
-        while lanes := self._sharing.lanes(self._at_work):
+        while lanes := self._sharing.lanes([*self._at_work, *self._laying]):
             self.pulse.beat()
             claim = self.store.leases.claim(self.name, lanes, able=self._able)
             if claim is None:
@@ -224,12 +237,41 @@ class Worker:
                 self._confinement,
                 cache_of(self.store.folder, claim.inputs) if self.cached and claim.kind == "plan" else None,
             )
-            child = begin(work, self.store.blobs, self.entry)
+            if self.store.blobs.remote:
+                self._laying.append(Laying(claim, work, self.store.blobs))
+                return
+            lay_in(self.store.blobs, work.inputs, work.folder)
+            child = begin(work, self.entry)
         except (OSError, EOFError) as e:  # EOFError: the fork server has just died; the next child begins another
-            log.error("task %d: no child can be started (%r)", claim.task, e)
-            remove(folder)
-            self.store.leases.died(claim, "no process could be started")
+            self._give_up(claim, folder, e)
             return
+        self._hold(claim, child)
+
+    def _begin_laid(self) -> None:
+        """What has its inputs by now."""
+        for laying in [held for held in self._laying if held.done]:
+            self._laying.remove(laying)
+            claim, work = laying.claim, laying.work
+            try:
+                laying.finish()
+                child = begin(work, self.entry)
+            except (OSError, EOFError) as e:
+                self._give_up(claim, work.folder, e)
+            except StoreBusy as e:  # another worker may reach them, or this one in a moment
+                log.error("task %d: its inputs cannot be had (%s)", claim.task, e)
+                self._apart_until = time.monotonic() + APART_S
+                remove(work.folder)
+                with contextlib.suppress(LeaseLost):
+                    self.store.leases.release(claim, "its inputs could not be reached")
+            else:
+                self._hold(claim, child)
+
+    def _give_up(self, claim: Claim, folder: Path, why: Exception) -> None:
+        log.error("task %d: no child can be started (%r)", claim.task, why)
+        remove(folder)
+        self.store.leases.died(claim, "no process could be started")
+
+    def _hold(self, claim: Claim, child: Child) -> None:
         self._at_work.append(Slot(claim, child, self.limits))
         log.info("task %d: %s, attempt %d", claim.task, claim.kind, claim.attempt)
 
@@ -240,20 +282,23 @@ class Worker:
         threading.Thread(target=self.purge, name="purge", daemon=True).start()
 
     def purge(self) -> None:
-        """Removes what is kept no longer, as far as the clock is to be believed."""
+        """Removes what is kept no longer, as far as the clock is to be believed, where no other worker just has."""
         try:
             make_room(self.store.folder)
-            if self.retention_s is None:
+        except OSError as e:
+            log.error("making room: %s", e)
+        try:
+            if self.retention_s is None and self.failed_s is None:
                 return
-            leap = Calendar(self.store.folder, self.store.latest).leap(time.time())
+            leap = Calendar(self.store.folder, self.store.latest).leap(self.store.now())
             if leap:
                 log.error(
                     "the clock is %.1f days ahead of the last look at what is old: nothing is removed before it has "
                     "gone on for a day; set it right if it is wrong",
                     leap / DAY_S,
                 )
-            else:
-                log.info("purged %s", self.store.purge(self.retention_s, self.failed_s))
+            elif draw(self.store.database, PURGES, 1, PURGES_A_S, 1.0)[0]:
+                log.info("purged %s", self.store.purge(self.retention_s or NEVER_S, self.failed_s))
         except (StoreError, OSError) as e:
             log.error("purging: %s", e)
 
@@ -261,6 +306,9 @@ class Worker:
         """Gives back what is held, and ends the children."""
         for slot in self._at_work:
             slot.child.kill()
+        for laying in self._laying:
+            with contextlib.suppress(LeaseLost, StoreError):
+                self.store.leases.release(laying.claim)
         for slot in self._at_work:
             if not slot.dropped:
                 with contextlib.suppress(LeaseLost, StoreError):

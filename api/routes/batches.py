@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
 
 from planner.api.admission import admitted_together, expect_body
 from planner.api.auth import Tenant, within_rate
@@ -16,7 +17,7 @@ from planner.api.jobs.tasks import Submission
 from planner.api.links import job_of
 from planner.api.options import PlanQuery
 from planner.api.respond import document
-from planner.api.routes.plans import REFUSALS, IdempotencyKey
+from planner.api.routes.plans import REFUSALS, IdempotencyKey, webhook_of
 from planner.api.schemas import Batch
 from planner.api.service import service_of
 from planner.api.uploads import received
@@ -83,16 +84,20 @@ async def create_batch(request: Request, tenant: Tenant, idempotency_key: Idempo
     async with received(request, service.store.blobs, PARTS) as upload:
         if "requests" not in upload.digests:
             raise _invalid("requests", "the form has no part of this name; expected a JSON list of requests")
-        queries = await service.blocking.run(tenant, _queries, upload.take("requests"))
+        queries = await service.blocking.run(tenant, _queries, upload.take("requests", LONGEST))
         if len(queries) > 1:
             await within_rate(request, service, tenant, len(queries) - 1)
         service.metrics.uploaded.inc(upload.size)
+        webhooks = [await webhook_of(request, service, query.webhook) for query, _ in queries]
         submissions = []
         for query, options in queries:
             name = query.name or upload.stem or "model"
             task = service.task(tenant, "plan", upload.digests, {**options, "name": name})
             submissions.append(Submission(task, name))
         jobs = await admitted_together(service, tenant, submissions, upload, idempotency_key)
+    for job, webhook in zip(jobs, webhooks, strict=True):
+        if webhook is not None:
+            await run_in_threadpool(service.store.webhooks.add, job.id, *webhook)
     return document(request, Batch(jobs=[job_of(j) for j in jobs]), status=202, headers={"retry-after": "1"})
 
 
@@ -100,8 +105,6 @@ def _queries(content: bytes) -> list[tuple[PlanQuery, dict[str, Any]]]:
     """The requests, and the options of their tasks.
 
     Problem where one is not as documented, UsageError where its options contradict each other."""
-    if len(content) > LONGEST:
-        raise _invalid("requests", f"expected {LONGEST} bytes at most, found {len(content)}")
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):

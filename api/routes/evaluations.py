@@ -44,7 +44,7 @@ async def create_evaluation(
     service = service_of(request)
     refuse_repeated((name for name, _ in request.query_params.multi_items()), EvaluationQuery)
     options = query.task_options()
-    webhook = webhook_of(request, service, query.webhook)
+    webhook = await webhook_of(request, service, query.webhook)
     if query.plan is None:
         headers = request.headers
         if headers.get("content-length", "0") == "0" and not {"content-type", "transfer-encoding"} & set(headers):

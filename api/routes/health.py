@@ -62,8 +62,8 @@ async def readyz(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """They count what all tenants do, so that no tenant's key opens them: `planner keys create --metrics` makes one.
     A service without any key shows them to whoever is on its machine."""
-    expect_monitor(request, service_of(request))
     service = service_of(request)
+    await service.look(expect_monitor, request, service)
     counts = await run_in_threadpool(service.store.counts)
     totals = await run_in_threadpool(service.store.totals)
     return Response(service.metrics.text(flat(counts), totals), headers={"content-type": METRICS_TYPE})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import time
@@ -14,6 +15,7 @@ from starlette.responses import StreamingResponse
 from planner.api.auth import Tenant, tenant_of
 from planner.api.descriptions import header, link, problems
 from planner.api.errors import Problem
+from planner.api.jobs.errors import NotFound, StoreBusy
 from planner.api.links import job_of
 from planner.api.moments import moment
 from planner.api.pages import next_link
@@ -130,7 +132,7 @@ async def cancel_job(request: Request, tenant: Tenant, job_id: JobId, prefer: Pr
 
 
 async def _waited(request: Request, service: Service, job: Any) -> Response:
-    wait = preferred_wait(request, service)
+    wait = preferred_wait(request, service, job.tenant)
     if wait is None:
         return document(request, job_of(job))
     job = await service.finished_job(job, wait)
@@ -180,7 +182,8 @@ async def get_events(
 
 def _may_go_on(request: Request, service: Service, tenant: str) -> bool:
     """Whether the key or session stands still: looked at once for all streams that were opened by it."""
-    shown = f"{request.headers.get('authorization')} {request.headers.get('cookie')}"
+    given = f"{request.headers.get('authorization')} {request.headers.get('cookie')}"
+    shown = hashlib.sha256(given.encode()).digest()  # headers are long, and hold secrets
     found = service.shown.get(shown)
     if found is None or time.monotonic() > found[0] + KEY_S:
         try:
@@ -223,6 +226,8 @@ async def _stream(
                     spoken = now
                     yield b": still here\n\n"
                 changed = await watch.wait(max(0.0, min(spoken + beat, until, key_checked + KEY_S) - now))
+    except (NotFound, StoreBusy):
+        return  # the job was removed, or the store cannot be asked: who comes back is told so
     finally:
         service.metrics.streams.dec()
         service.streams[tenant] -= 1

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from planner.api.admission import admitted, expect_body
 from planner.api.auth import Tenant, mark_of
@@ -106,7 +107,7 @@ async def create_plan(
     service = service_of(request)
     refuse_repeated((name for name, _ in request.query_params.multi_items()), PlanQuery)
     options = query.task_options()
-    webhook = webhook_of(request, service, query.webhook)
+    webhook = await webhook_of(request, service, query.webhook)
     await expect_body(request, service, tenant, idempotency_key)
     async with received(request, service.store.blobs, ("model", "constraints")) as upload:
         name = query.name or upload.stem or "model"
@@ -116,11 +117,11 @@ async def create_plan(
     return await submitted(request, service, job, webhook)
 
 
-def webhook_of(request: Request, service: Service, url: str | None) -> tuple[str, str] | None:
+async def webhook_of(request: Request, service: Service, url: str | None) -> tuple[str, str] | None:
     """URL and secret of the webhook that a request asks for.  Problem where it may not have it."""
     if url is None:
         return None
-    secret = mark_of(request, service)
+    secret = await service.look(mark_of, request, service)
     if secret is None:
         raise Problem("usage", "webhook: it is signed by the key of the request, and the service has no keys")
     return checked(url, service.settings.webhook_hosts), secret
@@ -131,9 +132,10 @@ async def submitted(
 ) -> Response:
     """The job, waited for where the caller prefers that."""
     if webhook is not None:
-        await service.blocking.run(job.tenant, service.store.webhooks.add, job.id, *webhook)
+        # Not among the calls that may be refused: the job is accepted by now.
+        await run_in_threadpool(service.store.webhooks.add, job.id, *webhook)
     headers = {"location": f"/v1/jobs/{job.id}"}
-    wait = preferred_wait(request, service)
+    wait = preferred_wait(request, service, job.tenant)
     if wait is not None:
         job = await service.finished_job(job, wait)
         headers["preference-applied"] = f"wait={wait}"

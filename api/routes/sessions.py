@@ -12,6 +12,7 @@ from planner.api.errors import Problem
 from planner.api.respond import document
 from planner.api.schemas import Session, SessionRequest
 from planner.api.service import service_of
+from planner.api.wire import network_of
 
 __all__ = ["router"]
 
@@ -42,8 +43,7 @@ async def get_session(request: Request, tenant: Tenant) -> Response:
 async def create_session(request: Request) -> Response:
     """The cookie is HttpOnly, is sent from this site alone, and ends with the key or after twelve hours."""
     service = service_of(request)
-    address = "" if request.client is None else request.client.host
-    await within_rate(request, service, f"login {address}")  # no tenant's name has a space
+    await within_rate(request, service, _address(request))
     media = request.headers.get("content-type", "")
     if media.split(";")[0].strip().lower() != "application/json":
         expected = ["application/json"]
@@ -78,14 +78,20 @@ async def create_session(request: Request) -> Response:
     response_class=Response,
     responses={
         204: {"description": "The session has ended"},
-        **problems("origin-forbidden", "storage-full", keys=False),
+        **problems("origin-forbidden", "rate-limited", "storage-full", keys=False),
     },
     openapi_extra={"security": []},
 )
 async def delete_session(request: Request) -> Response:
     """The cookie is removed, and a copy of it opens nothing any more."""
+    await within_rate(request, service_of(request), _address(request))
     if (cookie := request.cookies.get(COOKIE)) is not None:
         await run_in_threadpool(end_session, service_of(request), cookie)
     answer = Response(status_code=204)
     answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict", secure=service_of(request).settings.https)
     return answer
+
+
+def _address(request: Request) -> str:
+    """Whose rate counts where nobody has a key yet; no tenant's name has a space."""
+    return f"login {network_of(request.client)}"

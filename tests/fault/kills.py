@@ -1,8 +1,10 @@
-"""Kills of workers and of the server at random moments, under load: `python -m tests.fault.kills --kills 200`.
+"""Kills at random moments, under load: `python -m tests.fault.kills --kills 200 [--postgres]`.
 
 The service runs as its users run it: `planner serve` (or, with `--direct`, the store and two workers alone).  Clients
-submit searches, with idempotency keys and until they are accepted; one process at a time is ended by SIGKILL, and begun
-again if nobody else does that.  In the end every accepted job must have succeeded, once; every blob must be whole.
+submit searches, with idempotency keys and until they are accepted; one process at a time is ended by SIGKILL (the
+server, a worker, its fork server, a child at work, the process in which that reads its model), and begun again if
+nobody else does that.  With `--postgres` the store is a database, which is restarted now and then.  In the end every
+accepted job must have succeeded, once; every blob must be whole.
 
 Recovery is measured from a kill: to the first lease that a worker renews or takes (or to the end of all work: without
 a server nobody brings more), to the first thing that a child says or hands in, and, of the server, to its first answer.
@@ -28,17 +30,20 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from planner.api.jobs.leases import LEASE_S
+from planner.api.jobs.errors import StoreError
+from planner.api.jobs.leases import DEATHS, LEASE_S
+from planner.api.jobs.opening import open_store
 from planner.api.jobs.records import JobRecord
 from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import Task
 from planner.planning import read_plan
+from tests.service.postgres import Server, serving_postgres
 
 __all__ = ["Report", "main", "torture"]
 
@@ -72,7 +77,7 @@ class Report:
             "blobs_verified": self.blobs,
             "recovery_s": {
                 k: {
-                    "median": round(v[len(v) // 2], 2),
+                    "median": round(v[(len(v) - 1) // 2], 2),
                     "p95": round(v[int(0.95 * (len(v) - 1))], 2),
                     "max": round(v[-1], 2),
                 }
@@ -120,15 +125,27 @@ class Direct:
             worker.wait()
 
 
-class Served:
-    """`planner serve`, which begins its worker again by itself."""
+# What is killed, and how often beside the others.
+TARGETS = {"worker": 5, "server": 2, "fork server": 2, "child": 3, "import": 2}
+RESTARTS = 1
+MOST_DEATHS = DEATHS - 1  # children of one task that are killed: one more is its end, as is documented
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+
+class Served:
+    """`planner serve`, which begins its workers again by itself; on a database where there is one."""
+
+    def __init__(self, folder: Path, database: Server | None = None) -> None:
+        self.folder, self.database = folder, database
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.store = Store(folder)
+        self.addresses: dict[str, str] = {}
+        if database is not None:
+            self.addresses = {"PLANNER_STORE": database.database(), "PLANNER_BLOBS": str(folder / "blobs")}
+        self.store = open_store(
+            folder, self.addresses.get("PLANNER_STORE", ""), self.addresses.get("PLANNER_BLOBS", "")
+        )
+        self.deaths: Counter[str] = Counter()
         self.tenant = "local"
         self.server = self._serve()
         _until(self.answers, "the server to answer")
@@ -148,6 +165,7 @@ class Served:
                 "--queue",
                 "10000",
             ),
+            more=self.addresses,
         )
 
     def _call(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Any:
@@ -161,15 +179,43 @@ class Served:
         return str(self._call("POST", f"/v1/plans?{query}", model, **headers)["id"])
 
     def kill(self, rng: random.Random) -> str:
-        workers = _workers_of(self.server.pid)
-        if workers and rng.random() < 0.7:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(rng.choice(workers), signal.SIGKILL)
-            return "worker"
-        self.server.kill()
-        self.server.wait()
-        self.server = self._serve()
-        return "server"
+        weights = TARGETS | ({"database": RESTARTS} if self.database is not None else {})
+        (what,) = rng.choices(list(weights), list(weights.values()))
+        if what == "database":
+            assert self.database is not None
+            self.database.restart()
+            return what
+        if what == "server":
+            self.server.kill()
+            self.server.wait()
+            self.server = self._serve()
+            return what
+        until = time.monotonic() + 2.0
+        while not (found := self._found(what)):
+            if time.monotonic() > until:
+                what, until = "worker", time.monotonic() + PATIENCE_S
+            time.sleep(0.005)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(rng.choice(found), signal.SIGKILL)
+        return what
+
+    def _found(self, what: str) -> list[int]:
+        """Processes of the kind that may be killed."""
+        workers = _children_of(self.server.pid)
+        if what == "worker":
+            return workers
+        forks = [p for w in workers for p in _children_of(w) if "forkserver" in _words_of(p)]
+        if what == "fork server":
+            return forks
+        found = []
+        for child in (p for f in forks for p in _children_of(f)):
+            task = _task_of(child)
+            mine = [child] if what == "child" else _children_of(child)
+            if task is not None and mine and self.deaths[task] < MOST_DEATHS:
+                found.append(mine[0])
+        for killed in found[:1]:
+            self.deaths[_task_of(killed) or _task_of(_parent_of(killed)) or ""] += 1
+        return found[:1]
 
     def answers(self) -> bool:
         try:
@@ -205,7 +251,11 @@ class Client:
     def _run(self) -> None:
         try:
             while not self.stopping.is_set():
-                counts = self.service.store.counts()["jobs"]
+                counts = _holds(self.service.store.counts)
+                if counts is None:
+                    time.sleep(0.05)
+                    continue
+                counts = counts["jobs"]
                 if counts["queued"] + counts["running"] < WAITING:
                     self._submit()
                 else:
@@ -286,18 +336,19 @@ def _check(service: Direct | Served, client: Client, report: Report) -> None:
             wrong.append(f"{key}: job {name} is {job.status}: {job.error}")
             continue
         events = store.events(service.tenant, name, limit=100_000)
-        if [e.seq for e in events] != list(range(1, len(events) + 1)):
-            wrong.append(f"{key}: events are not 1, 2, 3, …")
+        first = events[0].seq if events else 0  # of a job on a task of before it begins anywhere
+        if [e.seq for e in events] != list(range(first, first + len(events))):
+            wrong.append(f"{key}: events are not numbered one by one")
         if [e.type for e in events if e.last] != ["succeeded"] or not events[-1].last:
             wrong.append(f"{key}: ends are {[e.type for e in events if e.last]}")
         report.begun_again += job.attempts > 1
         report.most_attempts = max(report.most_attempts, job.attempts)
         files = store.plan(service.tenant, job.plan).files
-        read_plan(store.blobs.path(files["plan.json"].digest))
+        read_plan(service.folder / "blobs" / files["plan.json"].digest[:2] / files["plan.json"].digest)
     store.database.check()
     with store.database.read() as db:
         named = {r[0] for r in db.execute("SELECT DISTINCT digest FROM files")}
-        twice = db.execute("SELECT key FROM tasks WHERE current GROUP BY key HAVING COUNT(*) > 1").fetchall()
+        twice = db.execute("SELECT key FROM tasks WHERE current = 1 GROUP BY key HAVING COUNT(*) > 1").fetchall()
     if twice:
         wrong.append(f"{len(twice)} tasks are current twice")
     for digest in named | set(store.blobs.digests()):
@@ -318,7 +369,7 @@ def _leased(store: Store, after: float) -> bool:
     """Whether a worker has renewed or taken a lease since; or all is done, and there is nothing to take."""
     with store.database.read() as db:
         row = db.execute(
-            "SELECT COUNT(*), MAX(leased_until) FROM tasks WHERE status IN ('queued', 'running')"
+            "SELECT COUNT(*) AS n, MAX(leased_until) AS last FROM tasks WHERE status IN ('queued', 'running')"
         ).fetchone()
     return row[0] == 0 or (row[1] is not None and row[1] - LEASE_S > after)
 
@@ -340,19 +391,27 @@ def _heard(store: Store, after: float) -> float:
 
 def _until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> float:
     began = time.monotonic()
-    while not holds():
+    while not _holds(holds):
         if time.monotonic() - began > seconds:
             raise TimeoutError(f"waited {seconds:g} s for {what}")
         time.sleep(0.02)
     return time.monotonic() - began
 
 
-def _python(command: str, *arguments: str) -> subprocess.Popen[bytes]:
+def _holds(asked: Callable[[], Any]) -> Any:
+    """What is asked; nothing holds while a database is away."""
+    try:
+        return asked()
+    except StoreError:
+        return None
+
+
+def _python(command: str, *arguments: str, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     code = (
         f"import argparse, sys; {command}\n"
         "p = argparse.ArgumentParser(); command.configure(p); sys.exit(command.run(p.parse_args()))\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(BYTECODE)}
+    environment = {**os.environ, **(more or {}), "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(BYTECODE)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # compiled once, as where it is installed
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
@@ -363,13 +422,34 @@ def _python(command: str, *arguments: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _workers_of(server: int) -> list[int]:
-    """The processes that the server's threads have started."""
+def _children_of(process: int) -> list[int]:
+    """The processes that a process's threads have started."""
     found: list[int] = []
     with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{server}/task").iterdir():
+        for thread in Path(f"/proc/{process}/task").iterdir():
             found += map(int, (thread / "children").read_text().split())
     return found
+
+
+def _words_of(process: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+def _parent_of(process: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def _task_of(process: int) -> str | None:
+    """The task that a child works on, whose folder it is in: `scratch/WORKER/TASK-TOKEN/work`."""
+    with contextlib.suppress(OSError):
+        at = Path(os.readlink(f"/proc/{process}/cwd"))
+        if at.name == "work" and at.parents[2].name == "scratch":
+            return at.parent.name.partition("-")[0]
+    return None
 
 
 def main() -> int:
@@ -377,10 +457,13 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--direct", action="store_true", help="store and workers alone, no server")
+    parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL server of its own, which is restarted")
     parser.add_argument("--data", type=Path, help="folder to use, and leave; default: a temporary one")
     options = parser.parse_args()
     folder = options.data or Path(tempfile.mkdtemp(prefix="planner-kills-"))
-    service: Direct | Served = Direct(folder) if options.direct else Served(folder)
+    stack = contextlib.ExitStack()
+    database = stack.enter_context(serving_postgres()) if options.postgres else None
+    service: Direct | Served = Direct(folder) if options.direct else Served(folder, database)
     began = time.monotonic()
     enough = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: enough.set())  # the kills end, and what is left is looked at
@@ -388,6 +471,7 @@ def main() -> int:
         report = torture(service, options.kills, options.seed, partial(print, file=sys.stderr, flush=True), enough)
     finally:
         service.stop()
+        stack.close()
         if options.data is None:
             shutil.rmtree(folder, ignore_errors=True)
     print(json.dumps({**report.document(), "seconds": round(time.monotonic() - began)}, indent=1))

@@ -74,6 +74,10 @@ def _do(work: JobInput, tell: Tell) -> JobResult:
             for k in range(2000):
                 tell.say(f"line {k} " + "x" * 5000)
                 tell.progress(2.0, 1.0, 0.5, k / 100)
+        case "tell without end":
+            beneath: Any = tell
+            while True:
+                beneath._sender.send_bytes(b'{"kind": "message", "text": "%s"}' % (b"x" * 500_000))
         case "speak no sense":
             raw: Any = tell  # beneath what a child may say
             raw._sender.send_bytes(work.options["words"].encode())

@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import sqlite3
+import struct
 import subprocess
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
@@ -78,7 +79,13 @@ def _attempts(work: JobInput) -> Mapping[str, Callable[[], object]]:
         "calls: IPv6": lambda: socket.socket(socket.AF_INET6).fileno(),
         "calls: a local socket": lambda: socket.socket(socket.AF_UNIX).fileno(),
         "calls: netlink": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).fileno(),
+        "calls: a datagram to a local service": lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(
+            b"x", str(store / "service")
+        ),
         "calls: a socket without Python": lambda: _did(_libc.socket(2, 1, 0)),
+        "calls: a message to another's queue": lambda: _did(
+            _libc.msgsnd(work.options["queue"], struct.pack("l8s", 1, b"x"), 8, 0)
+        ),
         "calls: trace the worker": lambda: _did(_libc.ptrace(16, worker, 0, 0)),
         "calls: trace a sibling": lambda: _did(_libc.ptrace(16, sibling, 0, 0)),
         "calls: mount": lambda: _did(_libc.mount(b"none", bytes(own), b"tmpfs", 0, None)),
@@ -90,6 +97,10 @@ def _attempts(work: JobInput) -> Mapping[str, Callable[[], object]]:
         "calls: limit the worker": lambda: resource.prlimit(worker, resource.RLIMIT_CORE, (0, 0)),
         "calls: lock the store": lambda: os.chmod(store / "store.sqlite", 0),
         "calls: make the secret old": lambda: os.utime(store / "secret", (0, 0)),
+        "calls: change what the secret is": lambda: _did(
+            _libc.syscall(469, -100, bytes(store / "secret"), ctypes.create_string_buffer(24), 24, 0)
+        ),
+        "calls: open a folder as a mount": lambda: _did(_libc.syscall(467, -100, bytes(store), 0, None, 0)),
         "calls: slow the worker": lambda: os.setpriority(os.PRIO_PROCESS, worker, priority),
         "calls: more memory": lambda: resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2),
     }

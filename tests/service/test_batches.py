@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from planner.api.jobs.shared import draw
+from planner.api.jobs.sqlite import SqliteDatabase
+from planner.api.jobs.store import Store
+from planner.api.limits import Buckets, Rate
+from planner.api.rates import SharedBuckets
 from tests.service.http import Service, serving
 
 SWEEP = [{"devices": 4}, {"devices": 8}, {"devices": 8, "hardware": "h100", "name": "on-h100"}]
@@ -65,6 +72,61 @@ def test_the_rate_counts_every_request_of_a_batch(tmp_path: Path) -> None:
         refused = send(s)
         assert (refused.status_code, refused.json()["type"]) == (429, "urn:planner:problem:rate-limited")
         assert int(refused.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_batch_beyond_the_bucket_is_taken_once_that_is_full(tmp_path: Path, shared: bool) -> None:
+    async def test() -> None:
+        now, database = 0.0, SqliteDatabase(tmp_path / "store.sqlite")
+        local, drawn = Buckets(10.0, clock=lambda: now), SharedBuckets(10.0, database)
+
+        async def take(count: int) -> Rate | None:
+            return await drawn.take("a", count) if shared else local.take("a", count)
+
+        for count in (1, 99):  # the request itself, and those that it brings
+            found = await take(count)
+            assert found is not None
+            assert not found.wait
+
+    asyncio.run(test())
+
+
+def test_what_a_shared_bucket_has_stays_there_for_who_has_to_wait(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "store.sqlite")
+    assert draw(database, "a", 15, 0.001, 20.0)[0] == 15
+    assert draw(database, "a", 19, 0.001, 20.0, 19)[0] == 0
+    assert draw(database, "a", 5, 0.001, 20.0, 5)[0] == 5
+
+
+def test_buckets_that_are_full_again_leave_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    draw(store.database, "login 192.0.2.1", 1, 1.0, 2.0)
+    now = time.time()
+    for later, rows in ((60.0, 1), (7200.0, 0)):
+        monkeypatch.setattr(time, "time", lambda later=later: now + later)
+        store.purge(86400.0)
+        with store.database.read() as db:
+            assert db.execute("SELECT COUNT(*) FROM rates").fetchone()[0] == rows
+
+
+def test_requests_that_are_longer_than_any_list_are_not_read(service: Service) -> None:
+    refused = send(service, " " * (1 << 20) + "[]")
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["name"] == "requests"
+    assert "1048576 bytes at most" in refused.json()["detail"]
+
+
+def test_each_request_of_a_batch_may_have_a_webhook(tmp_path: Path) -> None:
+    secret = Store(tmp_path).keys.create("team", "")[1]
+    with serving(tmp_path, secret, webhook_hosts=("localhost",)) as s:
+        jobs = send(s, [{"devices": 4}, {"devices": 8, "webhook": "http://localhost/done"}]).json()["jobs"]
+        for job in jobs:
+            s.client.post(f"/v1/jobs/{job['id']}:cancel")
+        due = s.store.webhooks.take(time.time(), 60.0, 9)
+        assert [(w.job, w.url) for w in due] == [(jobs[1]["id"], "http://localhost/done")]
+        refused = send(s, [{"devices": 16}, {"devices": 32, "webhook": "http://elsewhere/"}])
+        assert (refused.status_code, refused.json()["type"]) == (422, "urn:planner:problem:usage")
+        assert len(s.client.get("/v1/jobs").json()["items"]) == 2
 
 
 @pytest.mark.parametrize(

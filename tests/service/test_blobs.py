@@ -163,6 +163,19 @@ def test_a_doomed_blob_that_is_put_or_joined_stays(bucketed: Store) -> None:
     assert sorted(blobs.digests()) == sorted(digests[:3])
 
 
+def test_what_one_host_discards_another_may_have_put(bucketed: Store) -> None:
+    digest = bucketed.blobs.put(b"model")
+    assert bucketed.blobs.put(b"model") == digest  # by a request to another host, which has not named it yet
+    bucketed.discard(digest, lambda _: False)
+    bucketed.submit("a", Task("plan", {"model": digest}, {}, code="c"), name="m")
+    assert bucketed.blobs.read(digest) == b"model"
+    unwanted = bucketed.blobs.put(b"unwanted")
+    bucketed.discard(unwanted, lambda _: False)
+    _let_doom_pass(bucketed)
+    assert bucketed.purge(3600.0).blobs == 1
+    assert (digest in bucketed.blobs, unwanted in bucketed.blobs) == (True, False)
+
+
 def test_who_puts_a_blob_while_it_is_removed_puts_it_anew(bucketed: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     blobs: Any = bucketed.blobs
     digest = blobs.put(b"content")

@@ -90,6 +90,24 @@ def test_a_caller_that_has_gone_gives_its_turn_back_and_its_thread_once_that_is_
     _run(test)
 
 
+def test_a_caller_that_goes_as_a_thread_becomes_free_ends_as_one_that_has_gone() -> None:
+    async def test() -> None:
+        blocking, gate = Blocking(threads=1, each=1), threading.Event()
+        running = asyncio.create_task(blocking.run("a", gate.wait))
+        await _settled()
+        waiting = asyncio.create_task(blocking.run("a", lambda: None))
+        await _settled()
+        waiting.cancel()
+        blocking._end("a")  # in the moment between the two
+        assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], asyncio.CancelledError)
+        blocking._begin("a")
+        gate.set()
+        await running
+        assert await blocking.run("a", lambda: 3) == 3
+
+    _run(test)
+
+
 def test_errors_come_back_as_they_are() -> None:
     async def test() -> None:
         blocking = Blocking()

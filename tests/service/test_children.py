@@ -9,12 +9,16 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from planner.api.jobs.handover import take_in
+from planner.api.jobs import slot as slots
+from planner.api.jobs.errors import StoreBusy
+from planner.api.jobs.handover import ResultInvalid, size_of, take_in
+from planner.api.jobs.leases import DEATHS
 from planner.api.jobs.records import TaskState
 from planner.api.jobs.removal import remove
 from planner.api.jobs.store import Store
@@ -72,6 +76,15 @@ def test_a_search_out_of_processor_time_hands_in_its_best(store: Store, worker: 
     assert (state.status, state.summary["stopped"]) == ("succeeded", "child-cpu")
     assert store.blobs.read(state.result["best"].digest) == b"so far"
     assert store.ensure(does("spin until asked", "plan")).status == "queued"  # not what everyone gets from now on
+
+
+def test_the_end_of_the_fork_server_is_no_death_of_the_task(store: Store, worker: Worker) -> None:
+    task = store.ensure(does("sleep")).id
+    for k in range(DEATHS):
+        until(worker, lambda: any(not slot.dropped for slot in worker._at_work))
+        os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        until(worker, lambda: store.state(task).status == "queued")
+        assert store.state(task).attempts == k + 1
 
 
 def test_too_long_is_said(store: Store, worker: Worker) -> None:
@@ -146,8 +159,10 @@ def test_an_import_beyond_its_limit_is_said_as_one_and_shared_with_nobody(store:
         '{"kind": "error", "problem": 3}',
         "[" * 100_000,
         '{"kind": "progress", "gap": ' + "[" * 900 + "]" * 900 + "}",
+        '{"kind": "progress", "incumbent_s": 1' + "0" * 400 + ', "bound_s": 0, "gap": 0, "seconds": 0}',
+        '{"kind": "error", "problem": {"type": "made up", "detail": ""}, "lasting": true}',
     ],
-    ids=range(6),
+    ids=range(8),
 )
 def test_a_child_that_speaks_no_sense_is_ended(store: Store, worker: Worker, words: str) -> None:
     begun = store.ensure(does("speak no sense", words=words))
@@ -201,6 +216,18 @@ def test_what_a_child_tells_is_bounded(store: Store, worker: Worker) -> None:
     assert len(events) < 1000
     assert max(len(str(e.data)) for e in events) < 3000
     assert store.job("a", job.id).progress["seconds"] == 19.99  # the last of them is told
+
+
+def test_a_child_that_tells_without_end_is_ended(store: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "TOLD", 4 << 20)
+    job = store.submit("a", does("tell without end", "plan"), name="m").job
+    until(worker, lambda: store.state(job.task).attempts == 2)
+    first = [e for e in store.events("a", job.id, limit=10_000) if e.type == "message"]
+    assert sum(len(str(e.data)) for e in first) < 16 << 20
+
+
+def test_halves_of_characters_of_a_child_become_whole_ones() -> None:
+    assert slots._read(b'{"kind": "message", "text": "\\ud800 here"}')["text"] == "? here"
 
 
 def test_cancelling_a_search_gives_its_best_so_far(store: Store, worker: Worker) -> None:
@@ -327,6 +354,85 @@ def test_a_large_result_is_copied_while_the_worker_goes_on(
     go_on.set()
     until(worker, lambda: store.state(begun.id).ended)
     assert store.blobs.read(store.state(begun.id).result["result"].digest) == b"done"
+
+
+class Far:
+    """Blobs in a bucket that can be reached or not, and takes its time."""
+
+    remote = True
+
+    def __init__(self, store: Store) -> None:
+        self.blobs: Any = store.blobs
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self.there = True
+
+    def lay(self, digest: str, target: Path) -> None:
+        self.reached.set()
+        self.go_on.wait(60)
+        self._expect()
+        self.blobs.lay(digest, target)
+
+    def put(self, content: bytes) -> str:
+        self._expect()
+        return str(self.blobs.put(content))
+
+    def _expect(self) -> None:
+        if not self.there:
+            raise StoreBusy("s3://far: cannot be reached at the moment; try again")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.blobs, name)
+
+
+def test_inputs_that_take_their_time_cost_no_lease_and_those_out_of_reach_wait(store: Store, worker: Worker) -> None:
+    far: Any = Far(store)
+    digest = store.blobs.put(b"model")
+    store.blobs = far
+    sleeping = store.ensure(does("sleep", "plan"))
+    until(worker, lambda: worker._laying)
+    begun = store.ensure(Task("artifact", {"model": digest}, {"do": "nothing"}, code="c"))
+    far.there = False
+    until(worker, far.reached.is_set)
+    for _ in range(3):
+        worker._beaten = 0.0
+        worker.turn()
+    until(worker, lambda: worker._at_work)
+    assert [store.state(t.id).attempts for t in (sleeping, begun)] == [1, 1]
+    far.go_on.set()
+    until(worker, lambda: store.state(begun.id).status == "queued")
+    assert not list((store.folder / "scratch" / worker.name).glob(f"{begun.id}-*"))
+    far.there, worker._apart_until = True, 0.0
+    until(worker, lambda: store.state(begun.id).ended)
+    with store.database.read() as db:
+        row = db.execute("SELECT status, deaths, losses FROM tasks WHERE id = ?", (begun.id,)).fetchone()
+    assert tuple(row) == ("succeeded", 0, 0)
+    assert store.state(sleeping.id).attempts == 1
+
+
+def test_a_result_that_cannot_be_handed_in_is_once_it_can_and_holds_nobody_up(
+    store: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.api.jobs.slot.AGAIN_S", 0.05)
+    far: Any = Far(store)
+    far.go_on.set()
+    far.there = False
+    store.blobs = far
+    first = store.ensure(does("nothing", "plan"))
+    until(worker, lambda: worker._at_work and worker._at_work[0]._again)
+    second = store.ensure(does("die", "plan"))
+    until(worker, lambda: store.state(second.id).ended)
+    assert store.state(first.id).status == "running"
+    far.there = True
+    until(worker, lambda: store.state(first.id).ended)
+    assert store.blobs.read(store.state(first.id).result["result"].digest) == b"done"
+
+
+def test_a_result_of_too_many_files_is_not_counted_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    for k in range(1001):
+        (tmp_path / "out" / str(k)).touch()
+    with pytest.raises(ResultInvalid, match="1000 files"):
+        size_of(tmp_path)
 
 
 @pytest.mark.parametrize(

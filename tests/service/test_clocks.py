@@ -92,6 +92,37 @@ def test_what_is_old_goes_once_the_clock_has_gone_on_for_a_day(store: Store, clo
     assert looks == 24
 
 
+def test_of_several_workers_one_purges_in_an_hour(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = [Worker(store, retention_s=DAY) for _ in range(3)]
+    purges: list[float] = []
+    monkeypatch.setattr(Store, "purge", lambda *_: purges.append(clock.ahead))
+    for _ in range(4):
+        for worker in workers:
+            worker.purge()
+        clock.ahead += HOUR
+    assert purges == [0.0, HOUR, 2 * HOUR, 3 * HOUR]
+
+
+def test_what_failed_goes_where_nothing_else_does(store: Store, clock: Clock) -> None:
+    for n, ends in enumerate((True, False)):
+        digest = store.blobs.put(f"model {n}".encode())
+        store.submit("a", Task("plan", {"model": digest}, {}, code="c"), name="m")
+        claim = store.leases.claim("w", (0, 1, 2))
+        assert claim is not None
+        if ends:
+            store.leases.finish(claim, {}, {})
+        else:
+            store.leases.fail(claim, {"type": "x"}, lasting=False)
+    worker = Worker(store, failed_s=DAY)
+    for _ in range(50):
+        worker.purge()
+        clock.ahead += HOUR
+    with store.database.read() as db:
+        kept = [row[0] for row in db.execute("SELECT digest FROM files").fetchall()]
+    assert kept == [store.blobs.put(b"model 0")]
+    assert len(store.jobs("a")) == 2
+
+
 def test_days_that_pass_one_by_one_are_believed(tmp_path: Path) -> None:
     calendar = Calendar(tmp_path, lambda: None)
     for hour in range(0, 24 * 40, 20):

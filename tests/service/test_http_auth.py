@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,9 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from planner.api import keys
+from planner.api.app import create_app
+from planner.api.auth import COOKIE
 from planner.api.jobs.store import Store
 from planner.api.serve import refuse_open_door
 from planner.api.settings import Settings, is_loopback, settings_of
@@ -124,12 +128,41 @@ def test_a_session_that_was_ended_opens_nothing_in_any_process(tmp_path: Path) -
         assert s.client.get("/v1/jobs", headers=cookies[1]).status_code == 200
 
 
+def test_sessions_are_not_ended_without_a_pause(tmp_path: Path) -> None:
+    """Each end is written to the disk, and whoever had a session once has its cookie for good."""
+    _, secret = _key(tmp_path, "team")
+    with serving(tmp_path, rate=2.0) as s:
+        s.client.post("/v1/sessions", json={"key": secret})
+        cookie = {"cookie": f"{COOKIE}={s.client.cookies[COOKIE]}"}
+        found = [s.client.delete("/v1/sessions", headers=cookie).status_code for _ in range(5)]
+        assert found[:2] == [204, 204]
+        assert found[-1] == 429
+
+
+def test_logins_of_one_network_have_one_rate(tmp_path: Path) -> None:
+    """A machine with IPv6 has as many addresses as it likes."""
+    app = create_app(Settings(data=tmp_path, rate=2.0), Store(tmp_path))
+
+    async def login(address: str) -> int:
+        transport = httpx.ASGITransport(app, client=(address, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
+            return (await client.post("/v1/sessions", json={"key": "x"})).status_code
+
+    async def logins() -> list[int]:
+        return [await login(f"2001:db8::{k}") for k in range(1, 6)] + [await login("2001:db8:0:1::1")]
+
+    found = asyncio.run(logins())
+    assert found[4:] == [429, 200]
+
+
 def test_ends_of_sessions_are_kept_until_these_would_have_ended(tmp_path: Path) -> None:
     sessions = Store(tmp_path).sessions
-    sessions.end("old", time.time() - 1)
+    sessions.end("old", time.time() - 90_000)
+    sessions.end("just over", time.time() - 60)  # not yet by the clock of another host
     sessions.end("new", time.time() + 60)
     sessions.end("new", time.time() + 60)
-    assert (sessions.ended("old"), sessions.ended("new"), sessions.ended("other")) == (False, True, False)
+    ended = [sessions.ended(session) for session in ("old", "just over", "new", "other")]
+    assert ended == [False, True, True, False]
 
 
 def test_a_session_of_an_earlier_version_goes_on_and_can_be_ended(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import threading
 import time
@@ -252,13 +253,41 @@ def test_so_many_requests_of_a_tenant_wait_and_more_are_told_at_once(
     while waiting["local"] < 2:
         time.sleep(0.005)
     began = time.monotonic()
-    assert running.http.get(job["links"]["self"], headers=wait).json()["status"] == "queued"
+    told = running.http.get(job["links"]["self"], headers=wait)
+    assert told.json()["status"] == "queued"
+    assert "preference-applied" not in told.headers
     assert time.monotonic() - began < 10
     running.work({"plan.json": b"{}"})
     for thread in threads:
         thread.join()
     assert [a.json()["status"] for a in answers] == ["succeeded", "succeeded"]
     assert not waiting
+
+
+def test_long_headers_of_streams_are_not_kept(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "KEY_S", 0.05)
+    job = running.http.post(URL, content=b"m", headers=ONNX).json()
+    with running.http.stream("GET", job["links"]["events"], headers={"cookie": f"a={'x' * 50_000}"}) as answer:
+        events = _events(answer.iter_lines())
+        assert next(events)["event"] == "queued"
+        shown = running.app.state.service.shown
+        while not shown:
+            time.sleep(0.01)
+        assert max(map(len, shown)) < 100
+        running.store.leases.fail(running.claim(), {"type": "x"}, lasting=False)
+        assert [e["event"] for e in events if e["event"]] == ["started", "failed"]
+
+
+def test_the_stream_of_a_job_that_is_anothers_by_now_ends(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    job = running.http.post(URL, content=b"m", headers=ONNX).json()
+    with running.http.stream("GET", job["links"]["events"]) as answer:
+        events = _events(answer.iter_lines())
+        assert next(events)["event"] == "queued"
+        with running.store.database.write() as db:
+            db.execute("UPDATE jobs SET tenant = 'other'")
+        running.store.leases.fail(running.claim(), {"type": "x"}, lasting=False)
+        assert not [e for e in events if e["event"]]
+    assert not [r for r in caplog.records if r.levelno >= logging.ERROR]
 
 
 def test_an_id_of_no_event_of_the_job_brings_all_events_and_the_stream_ends(running: Running) -> None:

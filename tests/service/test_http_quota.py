@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,12 @@ from planner.api import admission, quota
 from planner.api.admission import SMALL
 from planner.api.client.problems import LimitMet, problem_error
 from planner.api.errors import Problem
+from planner.api.jobs.blobs import Blobs
 from planner.api.jobs.errors import QueueFull, StoreFull
 from planner.api.jobs.problems import problem
 from planner.api.jobs.store import Store
 from planner.api.quota import Quotas
+from planner.api.upkeep.backup import _unpurged
 from planner.api.uploads import IN_MEMORY
 from tests.service.http import ONNX, Service, serving
 
@@ -154,6 +159,77 @@ def test_a_large_body_beyond_the_quota_is_refused_before_it_is_read(tmp_path: Pa
         assert not (s.store.blobs.folder / "00").exists()
 
 
+def test_a_large_body_with_a_known_key_is_answered_whatever_the_quota(tmp_path: Path) -> None:
+    large = b"x" * 2 * SMALL
+    with serving(tmp_path, tenant_quota=3 * SMALL) as s:
+        first = s.post(large, idempotency_key="k")
+        assert first.status_code == 202
+        _problem(s.post(b"y" * 2 * SMALL), 403, "quota-exceeded")
+        assert s.post(large, idempotency_key="k").json()["id"] == first.json()["id"]
+
+
+def test_nothing_stays_of_a_body_that_fills_the_disk(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is still to be written when the disk is full cannot be written when its file is closed either."""
+    spooled: list[str] = []
+
+    class Full(io.BytesIO):
+        name = ""
+
+        def writelines(self, lines: Any, /) -> None:
+            raise OSError(errno.ENOSPC, "no space")
+
+        def close(self) -> None:
+            raise OSError(errno.ENOSPC, "no space")
+
+    def spool(self: Blobs) -> Full:
+        made = Full()
+        made.name = str(self.folder / "spooled")
+        Path(made.name).touch()
+        spooled.append(made.name)
+        return made
+
+    service.store.blobs.put(b"makes the folder")
+    monkeypatch.setattr(Blobs, "spool", spool)
+    _problem(service.post(LARGE), 507, "storage-full")
+    assert len(spooled) == 1
+    assert not Path(spooled[0]).exists()
+
+
+def test_what_is_refused_while_a_backup_holds_the_blobs_delays_nobody(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(*_: Any) -> Any:
+        raise QueueFull("1 waits")
+
+    monkeypatch.setattr(Store, "submit_all", submit)
+    service.store.blobs.put(b"makes the folder")
+    with _unpurged(service.store.folder), ThreadPoolExecutor() as pool:
+        refused = [pool.submit(service.post, b"model %d" % k) for k in range(2)]
+        began = time.monotonic()
+        while not all(r.done() for r in refused):
+            assert service.client.get("/healthz").status_code == 200
+            time.sleep(0.01)
+        assert time.monotonic() < began + 10.0
+    for answer in refused:
+        _problem(answer.result(), 429, "queue-full")
+
+
+def test_a_store_that_is_away_hides_no_refusal_and_leaves_no_count(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(*_: Any) -> Any:
+        raise QueueFull("1 waits")
+
+    def discard(*_: Any) -> None:
+        raise StoreFull("no space")
+
+    monkeypatch.setattr(Store, "submit_all", submit)
+    monkeypatch.setattr(Store, "discard", discard)
+    form = {"model": b"a model", "constraints": b"rest: data_parallel"}
+    _problem(service.client.post("/v1/plans?devices=4", files=form), 429, "queue-full")
+    assert not service.client.app.state.service.arriving  # type: ignore[attr-defined]
+
+
 def test_sums_are_made_now_and_then() -> None:
     now, made, used = 0.0, 0, 900
 
@@ -163,9 +239,9 @@ def test_sums_are_made_now_and_then() -> None:
         return used
 
     quotas = Quotas(1000, sums, clock=lambda: now)
-    for _ in range(5):
-        quotas.check("a", 10)
-        quotas.add("a", 10)
+    for k in range(5):
+        quotas.hold("a", k, {str(k): 10})
+        quotas.let_go("a", k, accepted=True)
     assert made == 1
     with pytest.raises(Problem):
         quotas.check("a", 100)
@@ -181,6 +257,27 @@ def test_sums_are_made_now_and_then() -> None:
     quotas.forget("a")
     used = 0
     quotas.check("a", 100)
+
+
+def test_requests_of_one_moment_do_not_exceed_the_quota_together(tmp_path: Path) -> None:
+    with serving(tmp_path, tenant_quota=1000) as s, ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda k: s.post(b"%03d" % k * 130).status_code, range(24)))
+        assert answers.count(202) == 2
+        assert s.store.used_bytes("local") == 780
+        assert not any(s.client.app.state.service.quotas._held.values())  # type: ignore[attr-defined]
+
+
+def test_what_one_request_brings_counts_for_another_unless_it_is_the_same() -> None:
+    quotas = Quotas(1000, lambda tenant, beside: 0 if "known" in beside else 600)
+    quotas.hold("a", 1, {"new": 300})
+    quotas.hold("a", 2, {"new": 300})
+    quotas.hold("a", 3, {"known": 600})
+    with pytest.raises(Problem):
+        quotas.hold("a", 4, {"another": 300})
+    quotas.hold("b", 1, {"another": 300})
+    for k in (1, 2):
+        quotas.let_go("a", k, accepted=False)
+    quotas.hold("a", 4, {"another": 300})
 
 
 def test_what_failed_and_cancelled_jobs_brought_goes_early(service: Service) -> None:

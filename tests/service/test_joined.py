@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from planner.api.jobs import searches, sqlite
-from planner.api.jobs.blobs import Blob
+from planner.api.jobs.blobs import Blob, digest_bytes
 from planner.api.jobs.handover import lay_in
+from planner.api.jobs.lanes import LANES
 from planner.api.jobs.limits import Limits
 from planner.api.jobs.problems import problem
 from planner.api.jobs.records import Claim, JobRecord
 from planner.api.jobs.sandbox import Confinement
 from planner.api.jobs.store import Store
-from planner.api.jobs.tasks import Task
+from planner.api.jobs.tasks import KINDS, Task, code_digest
+from planner.api.jobs.turns import Able
 from planner.api.jobs.work import JobInput
 from planner.api.settings import Settings
 from planner.api.workers import Workers
@@ -153,7 +155,7 @@ def test_whoever_began_sees_all(store: Store, clock: Clock) -> None:
 def test_tenants_share_no_computation_where_that_is_set(tmp_path: Path) -> None:
     keys = {t: Store(tmp_path).keys.create(t, "")[1] for t in ("a", "b")}
     for share, computations in (("all", 1), ("tenant", 2)):
-        with serving(tmp_path, share=share) as s:
+        with serving(tmp_path, share=share, most_wait=0.2) as s:
             model = share.encode()
             for key in (*keys.values(), *keys.values()):
                 assert s.post(model, authorization=f"Bearer {key}").status_code == 202
@@ -169,6 +171,23 @@ def test_tenants_share_no_computation_where_that_is_set(tmp_path: Path) -> None:
             assert s.store.counts()["tasks"]["queued"] == computations
             while (claim := s.store.leases.claim("w", (0, 1))) is not None:
                 s.store.leases.fail(claim, problem("input-invalid", "x"), lasting=False)
+            lost = digest_bytes(b"plan" + model)
+            s.store.blobs.path(lost).unlink()
+            for key in keys.values():
+                plan = f"/v1/plans/{lost[:32]}"
+                s.client.get(plan, headers={"authorization": f"Bearer {key}", "prefer": "wait=0"})
+            assert s.store.counts()["tasks"]["queued"] == computations
+            while (claim := s.store.leases.claim("w", (0, 1))) is not None:
+                s.store.leases.fail(claim, problem("input-invalid", "x"), lasting=False)
+
+
+def test_what_is_computed_for_a_tenant_alone_is_done_by_workers_of_its_code(tmp_path: Path) -> None:
+    with serving(tmp_path, share="tenant") as s:
+        s.post(b"model")
+        leases = s.store.leases
+        leases.heartbeat("of this code", [], slots=1, code=code_digest())
+        assert leases.claim("of other code", LANES, able=Able(frozenset(KINDS), "other")) is None
+        assert leases.claim("of this code", LANES, able=Able(frozenset(KINDS), code_digest())) is not None
 
 
 def test_workers_of_a_service_that_shares_nothing_answer_no_search_by_that_of_another(

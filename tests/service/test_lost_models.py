@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.http import Service
+from planner.api.jobs.blobs import digest_bytes
+from tests.service.http import Service, serving
 
 
 @pytest.fixture
@@ -49,3 +50,13 @@ def test_what_was_made_of_the_model_is_served_without_it(service: Service, monke
 def test_what_is_still_to_be_made_of_the_model_says_that_it_is_lost(service: Service, plan: str) -> None:
     answer = service.client.get(f"/v1/plans/{plan}/artifacts/torch.zip")
     assert (answer.status_code, answer.json()["type"]) == (500, "urn:planner:problem:input-lost")
+
+
+def test_what_is_computed_again_stays_the_tenants_own(tmp_path: Path) -> None:
+    with serving(tmp_path, share="tenant") as s:
+        plan = s.planned(b"plan", b"a model")
+        s.store.blobs.path(digest_bytes(b"plan")).write_bytes(b"p1an")
+        again = s.working({"plan.json": b"plan", "summary.txt": b"a summary", "model.onnx": b"a model"})
+        assert s.client.get(f"/v1/plans/{plan}").content == b"plan"
+        again.join()
+        assert s.post(b"a model").json()["status"] == "succeeded"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from planner.api.jobs import schema
 from planner.api.jobs.lanes import LANES
 from planner.api.jobs.opening import open_store
 from planner.api.jobs.shared import shared_secret
@@ -72,9 +76,29 @@ def test_a_store_that_was_copied_is_served_as_before(
     store.database.close()
 
 
-def _artifact(store: Store) -> Any:
-    from planner.api.jobs.tasks import Task
+def test_sessions_stay_ended_and_webhooks_are_owed(
+    data: Path, shared: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Store(data)
+    folder.sessions.end("a session", time.time() + 3600)
+    ended = folder.jobs("local", "succeeded")[0].id
+    folder.webhooks.add(ended, "https://team.example/hook", "secret")
+    assert _copied(data, shared, capsys)[0] == 0
+    store = open_store(tmp_path / "host", shared[1], shared[3])
+    assert store.sessions.ended("a session")
+    assert [w.job for w in store.webhooks.take(time.time(), 60.0, 9)] == [ended]
+    store.database.close()
 
+
+def test_every_table_is_copied_follows_or_is_of_the_moment() -> None:
+    from planner.api.jobs.postgres import loading
+
+    made = set(re.findall(r"CREATE TABLE (\w+)", schema.TABLES))
+    follows, by_itself = {"counts", "waiting"}, {"blobs", "secrets"}
+    assert made - set(loading.TABLES) == {"workers", "codes", "rates", "traces"} | follows | by_itself
+
+
+def _artifact(store: Store) -> Task:
     return Task("artifact", {"plan.json": store.plans("local")[0].files["plan.json"].digest}, {"name": "report.html"})
 
 
@@ -182,11 +206,16 @@ def test_a_step_between_versions_leaves_the_earlier_program_working(
     url = postgres_server.database()
     earlier = Store(tmp_path / "earlier", database=PostgresDatabase(url))
     monkeypatch.setattr(schema, "VERSION", 5)
-    monkeypatch.setattr(schema, "_STEPS", {4: (4, ("ALTER TABLE keys ADD COLUMN note TEXT",))})
+    added = tuple(f"ALTER TABLE {table} ADD COLUMN note TEXT" for table in ("keys", "tasks", "jobs", "plans"))
+    monkeypatch.setattr(schema, "_STEPS", {4: (4, added)})
+    task = Task("plan", {"model": earlier.blobs.put(b"model")}, {}, code="code")
+    for k in range(8):  # so often that its statements are prepared
+        _worked(earlier, replace(task, options={"k": k}))
     later = Store(tmp_path / "later", database=PostgresDatabase(url))  # it changes nothing by itself
     with later.database.read() as db:
         assert db.execute("SELECT version FROM store").fetchone()["version"] == 4
     assert PostgresDatabase.migrate(url) == (4, 5)
+    _worked(earlier, replace(task, options={"k": 8}))
     earlier.keys.create("a", "made by the earlier program")
     assert [k.tenant for k in later.keys.list()] == ["a"]
     monkeypatch.undo()
@@ -194,6 +223,15 @@ def test_a_step_between_versions_leaves_the_earlier_program_working(
     for store in (earlier, later):
         store.database.close()
     again.close()
+
+
+def _worked(store: Store, task: Task) -> None:
+    job = store.submit("a", task, name="model").job
+    held = store.leases.claim("w", LANES)
+    assert held is not None
+    store.leases.report(held, [("phase", {"phase": "searching"})])
+    store.leases.finish(held, {}, {})
+    assert store.ensure(task, "a").status == store.state(job.task).status == "succeeded"
 
 
 def test_a_store_without_traces_takes_requests_and_has_a_place_for_them_once_it_is_migrated(

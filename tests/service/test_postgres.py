@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import threading
 import time
@@ -12,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from planner.api.jobs.blobs import Blob
+from planner.api.jobs.blobs import Blob, Blobs
 from planner.api.jobs.errors import LeaseLost, StoreBusy, StoreConflict, StoreUnusable
 from planner.api.jobs.lanes import LANES
 from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import Task
 from planner.api.jobs.turns import Able
+from planner.api.jobs.worker import Worker
 from tests.service.postgres import Server
 
 pytest.importorskip("psycopg", reason="the extra `server` is not installed")
@@ -381,3 +383,55 @@ def test_lists_look_at_their_page_alone(opened: Callable[..., Store]) -> None:
             assert "Index Scan Backward using jobs_" in text, text
             assert not any(word in text for word in ("Seq Scan on jobs", "Seq Scan on tasks", "Sort")), text
     assert store.counts()["jobs"] == {"queued": 0, "running": 0, "ended": 6000}
+
+
+def test_a_clock_of_the_database_that_is_ahead_removes_nothing_and_puts_no_webhook_off(
+    opened: Callable[..., Store],
+) -> None:
+    store = opened()
+    database: Any = store.database
+    job = store.submit("a", task(store), name="m").job.id
+    held = store.leases.claim("w", LANES)
+    assert held is not None
+    store.leases.finish(held, {}, {})
+    store.webhooks.add(job, "https://a.example/", "secret")
+    worker = Worker(store, retention_s=30 * 86400.0)
+    worker.purge()
+    right, database.now = database.now, f"SELECT {time.time() + 40 * 86400.0!r}::float8"
+    worker.purge()
+    assert [j.id for j in store.jobs("a")] == [job]
+    (due,) = store.webhooks.take(store.now(), 60.0, 9)
+    assert due.job == job
+    store.webhooks.again(due, 60.0)
+    assert store.webhooks.take(store.now(), 60.0, 9) == []
+    database.now = right
+    assert [w.tries for w in store.webhooks.take(store.now(), 60.0, 9)] == [1]
+
+
+def test_a_process_that_stood_still_within_a_transaction_is_told_to_try_again(url: str) -> None:
+    from planner.api.jobs.postgres.database import PostgresDatabase
+
+    database = PostgresDatabase(f"{url}&options=-c%20idle_in_transaction_session_timeout%3D50ms")
+
+    def stand_still() -> None:
+        with database.write() as db:
+            time.sleep(0.3)
+            db.execute("SELECT 1")
+
+    with pytest.raises(StoreBusy):
+        stand_still()
+    with database.read() as db:
+        assert db.execute("SELECT 1").fetchone()[0] == 1
+    database.close()
+
+
+def test_what_one_host_discards_in_a_shared_folder_another_may_be_about_to_name(opened: Callable[..., Store]) -> None:
+    refusing, accepting = opened(), opened()
+    refused, accepted = task(refusing), task(accepting)
+    refusing.discard(refused.inputs["model"], lambda _: False)
+    accepting.submit("a", accepted, name="m")
+    unwanted = refusing.blobs.put(b"unwanted")
+    refusing.discard(unwanted, lambda _: False)
+    os.utime(Blobs(refusing.folder / "blobs").path(unwanted), (0, 0))
+    assert refusing.purge(3600.0).blobs == 1
+    assert (accepted.inputs["model"] in refusing.blobs, unwanted in refusing.blobs) == (True, False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import json
 import logging
 import os
@@ -41,6 +43,10 @@ def test_code_in_a_child_reaches_nothing_that_is_not_its_own(tmp_path: Path) -> 
     own_secret(store.folder)
     model, other = store.blobs.put(b"its own"), store.blobs.put(b"another tenant's")
     sibling = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    libc = ctypes.CDLL(None)
+    queue = libc.msgget(0, 0o600)  # of whoever has its number
+    service = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    service.bind(str(store.folder / "service"))
     try:
         with working(store, entry=hostile) as worker:
             theirs = worker._folder / "another"
@@ -52,6 +58,7 @@ def test_code_in_a_child_reaches_nothing_that_is_not_its_own(tmp_path: Path) -> 
                 "theirs": str(theirs),
                 "worker": os.getpid(),
                 "sibling": sibling.pid,
+                "queue": queue,
             }
             handled = signal.signal(signal.SIGTERM, lambda *_: None)
             try:
@@ -62,6 +69,8 @@ def test_code_in_a_child_reaches_nothing_that_is_not_its_own(tmp_path: Path) -> 
     finally:
         sibling.kill()
         sibling.wait()
+        service.close()
+        libc.msgctl(queue, 0, None)
     found = granted()
     kept = {"files": found.landlock >= 3, "signals": found.landlock >= 6, "calls": found.calls}
     assert state.error is None
@@ -161,6 +170,20 @@ def test_a_part_that_the_kernel_refuses_leaves_the_other(monkeypatch: pytest.Mon
         granted.cache_clear()
 
 
+def test_a_part_that_is_refused_to_a_child_leaves_it_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def restrict(**_: object) -> None:
+        raise OSError(errno.EINVAL, "a folder that it cannot have")
+
+    monkeypatch.setattr(landlock, "restrict", restrict)
+
+    def attempt() -> None:
+        Confinement("auto", Granted(7, True)).enter()
+        socket.socket()
+
+    assert in_a_process(attempt) == ("PermissionError" if seccomp.available() else "done")
+    assert in_a_process(lambda: Confinement("require", Granted(7, True)).enter()) == "Unconfined"
+
+
 def test_a_store_inside_of_a_folder_of_code_is_left_out(tmp_path: Path) -> None:
     for name in ("lib/store/blobs", "lib/pkg", "other"):
         (tmp_path / name).mkdir(parents=True)
@@ -212,6 +235,21 @@ def test_all_caches_together_are_bounded_and_each_is_of_its_own_inputs(tmp_path:
     make_room(tmp_path, 8000)
     assert not first.exists()  # unused for longest
     assert Cache(second).read("answers", "0" * 64) is not None
+
+
+def test_folders_that_a_child_has_nested_in_its_cache_stop_no_purge(tmp_path: Path) -> None:
+    folder = cache_of(tmp_path, {"model": "a" * 64})
+    Cache(folder).write("answers", "0" * 64, b"kept")
+    handle = os.open(folder, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("nested", dir_fd=handle)
+        inner = os.open("nested", os.O_RDONLY, dir_fd=handle)
+        os.close(handle)
+        handle = inner
+    os.close(handle)
+    make_room(tmp_path)
+    assert [entry.name for entry in folder.iterdir()] == ["answers"]
+    assert Cache(folder).read("answers", "0" * 64) == b"kept"
 
 
 def test_health_says_nothing_of_the_sandbox() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from planner.api.jobs import rotation, sharing
+from planner.api.jobs.errors import StoreBusy
 from planner.api.jobs.lanes import INTERACTIVE, LARGE, SMALL, lane_of
 from planner.api.jobs.slot import Slot
 from planner.api.jobs.spells import cpu_of
@@ -230,3 +231,25 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_what_was_used_while_the_store_could_not_be_written_to_is_charged_later(
+    store: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.ensure(does("spin"), "a")
+    until(worker, lambda: worker._at_work)
+    (slot,) = worker._at_work
+
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreBusy("it cannot be asked at the moment")
+
+    with monkeypatch.context() as out_of_reach:
+        out_of_reach.setattr(type(store.leases), "heartbeat", refuse)
+        until(worker, lambda: cpu_of(slot.child.pid) > 1.0)
+        worker._beaten = 0.0
+        worker.turn()
+    worker._beaten = 0.0
+    worker.turn()
+    with store.database.read() as db:
+        charged = db.execute("SELECT turn FROM turns WHERE tenant = 'a'").fetchone()["turn"]
+    assert charged - START_MS >= 900

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from planner.api.jobs.errors import (
     LeaseLost,
     NotFound,
     QueueFull,
+    StoreConflict,
     StoreDamaged,
     StoreFull,
     StoreUnusable,
@@ -634,3 +636,24 @@ def _shape(folder: Path) -> list[tuple[str, str, str]]:
         version = db.execute("PRAGMA user_version").fetchone()[0]
     db.close()
     return [*found, ("version", "", str(version))]
+
+
+def test_what_no_name_can_be_names_nothing(store: Store) -> None:
+    for look in (store.job, store.plan, store.events, store.forget, store.cancel):
+        with pytest.raises(NotFound):
+            look("a", "a\0b")
+
+
+def test_what_others_were_in_the_way_of_is_begun_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = store.submit("a", task(store), name="m").job.id
+    store.cancel("a", job)
+    write, tries = store.database.write, iter((True, False))
+
+    def write_behind_others(*, durable: bool = True) -> Any:
+        if next(tries):
+            raise StoreConflict("others wrote to the same rows")
+        return write(durable=durable)
+
+    monkeypatch.setattr(store.database, "write", write_behind_others)
+    store.forget_job("a", job)
+    assert store.jobs("a") == []

@@ -61,6 +61,15 @@ def test_a_worker_that_is_alive_and_gives_no_sign_is_replaced(tmp_path: Path, ca
     assert [r.message for r in caplog.records][:2] == ["worker hangs", "worker ended"]
 
 
+def test_waiting_for_a_store_of_another_host_is_no_silence(tmp_path: Path) -> None:
+    database = pytest.importorskip("planner.api.jobs.postgres.database", reason="the extra `server` is not installed")
+    given_up_s = int(database._DEFAULTS["tcp_user_timeout"]) / 1000
+    assert Workers(Settings(data=tmp_path)).patience_s == 12.0
+    shared = Workers(Settings(data=tmp_path, store="postgresql://h/d", blobs="s3://b"))
+    assert shared.patience_s > database.WAIT_S + 2 * given_up_s
+    assert f"-c statement_timeout={shared.patience_s / 2:g}s" in database._OPTIONS
+
+
 def test_silence_counts_from_the_last_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(pulse.time, "monotonic", lambda: now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import json
@@ -156,7 +157,10 @@ def test_a_redirect_is_not_followed(quiet: Service, receiver: Receiver) -> None:
         other.stop()
 
 
-NEVER = ("169.254.169.254", "fe80::1", "::ffff:169.254.169.254", "fd00:ec2::254", "100.100.100.200", "0.0.0.0")
+NEVER = (
+    *("169.254.169.254", "fe80::1", "::ffff:169.254.169.254", "fd00:ec2::254", "100.100.100.200", "0.0.0.0"),
+    *("64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "fd00:ec2::23", "168.63.129.16"),
+)
 
 
 @pytest.mark.parametrize("address", NEVER)
@@ -199,6 +203,45 @@ def test_only_hosts_that_the_operator_names_get_any(quiet: Service, receiver: Re
     assert not receiver.seen
     with pytest.raises(Problem, match="no --webhook-hosts"):
         checked("http://localhost/", ())
+
+
+def test_a_receiver_that_answers_a_byte_at_a_time_is_given_up(
+    quiet: Service, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(webhooks, "PATIENCE_S", 0.5)
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+
+        def trickle() -> None:
+            with contextlib.suppress(OSError), slow.accept()[0] as wire:
+                wire.sendall(b"HTTP/1.1 200 OK\r\nx: ")
+                while not ended.wait(0.1):
+                    wire.sendall(b"y")
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            _asked(quiet, f"http://localhost:{slow.getsockname()[1]}/")
+            quiet.work({"plan.json": b"{}"})
+            began = time.monotonic()
+            _deliver(quiet.store)
+            assert time.monotonic() < began + 5.0
+        finally:
+            ended.set()
+            thread.join()
+    assert any(getattr(r, "fields", {}).get("try") == 1 for r in caplog.records)
+
+
+def test_one_that_is_asked_for_while_another_is_sent_is_sent_too(quiet: Service) -> None:
+    job = _asked(quiet, "http://localhost/first")
+    quiet.work({"plan.json": b"{}"})
+    (first,) = quiet.store.webhooks.take(time.time(), 60.0, 9)
+    quiet.post(query="devices=4&webhook=http://localhost/second")  # the same job
+    quiet.store.webhooks.end(first)
+    quiet.store.webhooks.again(first, 60.0)
+    assert [(w.job, w.url, w.tries) for w in quiet.store.webhooks.take(time.time(), 60.0, 9)] == [
+        (job, "http://localhost/second", 0)
+    ]
 
 
 def test_without_keys_there_is_nothing_to_sign_with(tmp_path: Path) -> None:

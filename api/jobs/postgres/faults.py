@@ -7,7 +7,15 @@ from typing import Final
 import psycopg
 from psycopg_pool import PoolTimeout, TooManyRequests
 
-from planner.api.jobs.errors import StoreBusy, StoreConflict, StoreDamaged, StoreError, StoreFull, StoreUnusable
+from planner.api.jobs.errors import (
+    NotFound,
+    StoreBusy,
+    StoreConflict,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreUnusable,
+)
 
 __all__ = ["store_error"]
 
@@ -15,8 +23,10 @@ __all__ = ["store_error"]
 _CONFLICTS: Final = frozenset(("40001", "40P01", "23505", "23503"))
 _FULL: Final = frozenset(("53100", "53400"))
 _DAMAGED: Final = frozenset(("XX001", "XX002"))
-# Connections have run out, a lock or a statement took too long, the server stops, or is one that only reads.
-_PASSING: Final = frozenset(("53000", "53200", "53300", "55P03", "57014", "57P01", "57P02", "57P03", "57P05", "25006"))
+# Connections have run out, a lock, a statement or a pause between two took too long, the server stops, or only reads.
+_PASSING: Final = frozenset(
+    ("53000", "53200", "53300", "55P03", "57014", "57P01", "57P02", "57P03", "57P05", "25006", "25P03")
+)
 
 
 def store_error(where: str, e: psycopg.Error) -> StoreError:
@@ -29,6 +39,8 @@ def store_error(where: str, e: psycopg.Error) -> StoreError:
         return StoreFull(f"{where}: no space is left ({said}); nothing of the call was kept")
     if code in _DAMAGED:
         return StoreDamaged(f"{where}: {said}; restore it from a backup")
+    if isinstance(e, psycopg.DataError) and not code:  # a text that was not even sent: no row can hold a NUL
+        return NotFound(f"{where}: there is nothing of that name ({said})")
     if isinstance(e, PoolTimeout | TooManyRequests):
         return StoreBusy(f"{where}: no connection came free in time; try again")
     if code in _PASSING or code.startswith("08") or (not code and isinstance(e, psycopg.OperationalError)):

@@ -91,8 +91,9 @@ class S3Blobs:
         return file
 
     def remove(self, digest: str, keep: Callable[[str], bool]) -> None:
+        """Dooms it, whenever it was used: another host may have put it, too, and be about to name it."""
         if not keep(digest):
-            self._remove(digest, doomed=False)
+            self._doom(digest, -YOUNG)
 
     def expect_room(self) -> None:
         """What a bucket has room for is known by writing alone."""
@@ -175,11 +176,11 @@ class S3Blobs:
             )
 
     @repeated
-    def _remove(self, digest: str, *, doomed: bool = True) -> int | None:
+    def _remove(self, digest: str) -> int | None:
         """Its bytes; None where it is wanted again.  The row is held meanwhile: who puts the blob waits here."""
-        condition = " AND doomed_at IS NOT NULL" if doomed else ""
         with self.database.write() as db:
-            row = db.execute(f"SELECT size FROM blobs WHERE digest = ?{condition}{db.locked}", (digest,)).fetchone()
+            doomed = f"SELECT size FROM blobs WHERE digest = ? AND doomed_at IS NOT NULL{db.locked}"
+            row = db.execute(doomed, (digest,)).fetchone()
             if row is None:
                 return None
             if db.execute("SELECT 1 FROM files WHERE digest = ? LIMIT 1", (digest,)).fetchone() is not None:

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["CLONE", "CLONE3", "FORBIDDEN", "KILL", "MACHINES", "PRLIMIT", "SCHED_SETAFFINITY", "UTIMENSAT"]
+__all__ = [
+    "CLONE",
+    "CLONE3",
+    "FORBIDDEN",
+    "KILL",
+    "MACHINES",
+    "NEWEST",
+    "PRLIMIT",
+    "SCHED_SETAFFINITY",
+    "UTIMENSAT",
+]
 
 # Machine → AUDIT_ARCH of linux/audit.h.
 MACHINES: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -19,11 +29,13 @@ KILL: Final = {"x86_64": 62, "aarch64": 129}
 PRLIMIT: Final = {"x86_64": 302, "aarch64": 261}
 SCHED_SETAFFINITY: Final = {"x86_64": 203, "aarch64": 122}
 UTIMENSAT: Final = {"x86_64": 280, "aarch64": 88}
+NEWEST: Final = 469  # on all machines: of later calls nobody knows here what they reach
 
 # Name → number on x86_64 and on aarch64, None where the machine has no such call.
 _NUMBERS: Final[dict[str, tuple[int | None, int | None]]] = {
     # network
     "socket": (41, 198),
+    "socketpair": (53, 199),  # what is sent by either end may be addressed to any local socket
     "connect": (42, 203),
     "bind": (49, 200),
     "listen": (50, 201),
@@ -54,8 +66,12 @@ _NUMBERS: Final[dict[str, tuple[int | None, int | None]]] = {
     "shmctl": (31, 195),
     "semget": (64, 190),
     "semctl": (66, 191),
+    "semop": (65, 193),  # whose numbers are small and need no name
+    "semtimedop": (220, 192),
     "msgget": (68, 186),
     "msgctl": (71, 187),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
     "mq_open": (240, 180),
     "mq_unlink": (241, 181),
     # namespaces and mounts
@@ -66,6 +82,7 @@ _NUMBERS: Final[dict[str, tuple[int | None, int | None]]] = {
     "pivot_root": (155, 41),
     "chroot": (161, 51),
     "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
     "move_mount": (429, 429),
     "fsopen": (430, 430),
     "fsconfig": (431, 431),
@@ -99,6 +116,7 @@ _NUMBERS: Final[dict[str, tuple[int | None, int | None]]] = {
     "lremovexattr": (198, 15),
     "fremovexattr": (199, 16),
     "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
     "mknod": (133, None),
     "mknodat": (259, 33),
     "quotactl": (179, 60),

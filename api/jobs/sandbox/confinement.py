@@ -6,8 +6,9 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -121,12 +122,20 @@ def _holds(found: Granted) -> bool:
 
 
 def _confine(found: Granted, run: Iterable[Path], read: Iterable[Path], write: Iterable[Path]) -> None:
-    """Each part that there is.  OSError."""
+    """Each part that there is, also where another is refused.  OSError."""
     if not MACHINE:
         return  # no Linux, or one that the calls below are not known of
-    gain_none()
+    parts: list[Callable[[], object]] = [gain_none]
     if found.landlock:
-        landlock.restrict(run=run, read=read, write=write)
-    drop_capabilities(MACHINE)
+        parts.append(partial(landlock.restrict, run=run, read=read, write=write))
+    parts.append(partial(drop_capabilities, MACHINE))
     if found.calls:
-        seccomp.forbid(_program())
+        parts.append(partial(seccomp.forbid, _program()))
+    refused: list[OSError] = []
+    for part in parts:
+        try:
+            part()
+        except OSError as e:
+            refused.append(e)
+    if refused:
+        raise refused[0]

@@ -18,6 +18,7 @@ from planner.api.jobs.sandbox.calls import (
     FORBIDDEN,
     KILL,
     MACHINES,
+    NEWEST,
     PRLIMIT,
     SCHED_SETAFFINITY,
     UTIMENSAT,
@@ -71,6 +72,7 @@ def program(machine: str = MACHINE, forbidden: Iterable[int] | None = None) -> b
     for number in FORBIDDEN[machine] if forbidden is None else forbidden:
         lines += [_line(_EQUAL, number, 0, 1), _line(_RETURN, _REFUSE)]
     if forbidden is None:
+        lines += [_line(_AT_LEAST, NEWEST + 1, 0, 1), _line(_RETURN, _UNKNOWN)]
         lines += [_line(_EQUAL, CLONE3, 0, 1), _line(_RETURN, _UNKNOWN)]  # its flags lie where no filter can look
         lines += _on(CLONE[machine], [_argument(0), _line(_ANY_BIT, _NAMESPACES, 0, 1), _line(_RETURN, _REFUSE)])
         lines += _on(KILL[machine], [_argument(0), _line(_EQUAL, _EVERYTHING, 0, 1), _line(_RETURN, _REFUSE)])
