@@ -17,6 +17,7 @@ from planner.api.jobs.errors import StoreError
 from planner.api.jobs.records import JobRecord
 from planner.api.jobs.tasks import Submission, Task
 from planner.api.service import Service
+from planner.api.spans import parent_now
 from planner.api.uploads import Upload
 
 __all__ = ["SMALL", "admitted", "admitted_together", "expect_body"]
@@ -76,6 +77,9 @@ async def _made(service: Service, tenant: str, submissions: Sequence[Submission]
         accepted = True
     finally:
         service.quotas.let_go(tenant, request, accepted=accepted)
+    if (parent := parent_now()) is not None:
+        # In no queue of the tenant's, which may be full: the jobs are made, and the request is to hear of them.
+        await run_in_threadpool(store.traces.add, [m.job.id for m in made], parent)
     return [m.job for m in made]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from planner.api.descriptions import describe, takes_model
@@ -27,6 +28,7 @@ from planner.api.respond import Packed
 from planner.api.routes import routers
 from planner.api.service import Service
 from planner.api.settings import Settings
+from planner.api.spans import spans_of
 from planner.api.watch import Changes
 from planner.api.webhooks import Deliveries
 from planner.version import __version__
@@ -69,7 +71,15 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     mounted = routers()
     routes = [route for router in mounted for route in router.routes if isinstance(route, APIRoute)]
     uploads = frozenset(route.path for route in routes if takes_model(route))
-    app.add_middleware(Edge, settings=settings, metrics=service.metrics, uploads=uploads, damaged=service.damaged)
+    app.state.spans = spans_of("planner-api")
+    app.add_middleware(
+        Edge,
+        settings=settings,
+        metrics=service.metrics,
+        uploads=uploads,
+        damaged=service.damaged,
+        spans=app.state.spans,
+    )
     for router in mounted:
         app.include_router(router)
     app.state.allowed = [(route.path_regex, route.path, route.methods) for route in routes]
@@ -78,7 +88,17 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
 
 @asynccontextmanager
 async def _delivering(app: FastAPI) -> AsyncIterator[None]:
-    """Webhooks are sent while the application runs, where it has any."""
+    """Webhooks are sent while the application runs, where it has any, and spans are sent until it has ended."""
+    try:
+        async with _webhooks(app):
+            yield
+    finally:
+        if app.state.spans is not None:
+            await run_in_threadpool(app.state.spans.close)
+
+
+@asynccontextmanager
+async def _webhooks(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     if not service.settings.webhook_hosts:
         yield

@@ -19,6 +19,7 @@ from planner.api.limits import check_length, limited
 from planner.api.logs import request_id_of
 from planner.api.observe import Metrics
 from planner.api.settings import Settings, is_loopback
+from planner.api.spans import Spans
 from planner.errors import UsageError
 from planner.requests.wording import in_keywords
 
@@ -55,8 +56,10 @@ class Edge:
         metrics: Metrics,
         uploads: frozenset[str],
         damaged: Callable[[StoreDamaged], None],
+        spans: Spans | None = None,
     ) -> None:
         self.app, self.settings, self.metrics, self.uploads, self.damaged = app, settings, metrics, uploads, damaged
+        self.spans = spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -65,7 +68,14 @@ class Edge:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        await _Exchange(self, scope, receive, send).run()
+        exchange = _Exchange(self, scope, receive, send)
+        if self.spans is None or not scope["path"].startswith("/v1/"):
+            await exchange.run()
+            return
+        with self.spans.request(exchange.method, exchange.headers) as span:
+            await exchange.run()
+            span.update_name(f"{exchange.method} {exchange.route}")
+            span.set_attributes(exchange.described())
 
     def check(self, headers: Mapping[bytes, bytes], method: str) -> None:
         """Problem where the request is addressed to another host (a name that was rebound to this address), or comes
@@ -194,9 +204,22 @@ class _Exchange:
         given.append((b"x-request-id", self.id.encode()))
         return given
 
+    @property
+    def route(self) -> str:
+        return str(getattr(self.scope_seen.get("route"), "path", "other"))
+
+    def described(self) -> dict[str, str | int]:
+        """As OpenTelemetry names it."""
+        return {
+            "http.request.method": self.method,
+            "http.route": self.route,
+            "http.response.status_code": self.status,
+            "planner.request_id": self.id,
+        }
+
     def _note(self) -> None:
         seconds = time.perf_counter() - self.began
-        route = getattr(self.scope_seen.get("route"), "path", "other")
+        route = self.route
         metrics = self.edge.metrics
         method = self.method if self.method in (*_UNSAFE, "GET", "HEAD", "OPTIONS") else "other"
         metrics.requests.labels(method, route, str(self.status)).inc()

@@ -58,6 +58,12 @@ class Metrics:
         self.uploaded = Counter("planner_uploaded_bytes", "Bytes of models received", registry=self.registry)
         self.problems = Counter("planner_problems", "Problems answered", ("type",), registry=self.registry)
         self.counts = Gauge("planner_store", "Rows of the store, by kind and state", ("what",), registry=self.registry)
+        self.worker_ends = Counter(
+            "planner_worker_ends",
+            "Workers of this server that ended and were begun again",
+            ("why",),
+            registry=self.registry,
+        )
         self._totals = _Totals()
         self.registry.register(self._totals)
 

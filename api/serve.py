@@ -17,6 +17,7 @@ from planner.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from planner.api.jobs.store import Store
+    from planner.api.workers import Workers
 
 __all__ = ["configure", "run"]
 
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # connections are files
     workers = Workers(settings)
     with listening, workers, Reaper(workers.pids):
-        return _serve(settings, store, listening)
+        return _serve(settings, store, listening, workers)
 
 
 def refuse_open_door(settings: Settings, store: Store) -> None:
@@ -84,7 +85,7 @@ def _listen(settings: Settings) -> socket.socket:
     return listening
 
 
-def _serve(settings: Settings, store: Store, listening: socket.socket) -> int:
+def _serve(settings: Settings, store: Store, listening: socket.socket, workers: Workers) -> int:
     import uvicorn
 
     from planner.api.app import create_app
@@ -92,6 +93,8 @@ def _serve(settings: Settings, store: Store, listening: socket.socket) -> int:
 
     app = create_app(settings, store)
     changes = app.state.service.changes
+    ends = app.state.service.metrics.worker_ends
+    workers.on_end = lambda why: ends.labels(why).inc()
     port = listening.getsockname()[1]
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
 

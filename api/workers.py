@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from planner.api.jobs.pulse import PATIENCE_S, REMOTE_PATIENCE_S, Listener
 from planner.api.settings import Settings, variable
@@ -35,6 +36,7 @@ class Workers:
         self.settings = settings
         usual = REMOTE_PATIENCE_S if settings.store or settings.blobs else PATIENCE_S
         self.patience_s = usual if patience_s is None else patience_s
+        self.on_end: Callable[[str], None] = lambda why: None  # why it ended, though nobody had asked it to
         self._stop = threading.Event()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         slots = [n for n in (settings.workers - settings.workers // 2, settings.workers // 2) if n]
@@ -115,21 +117,22 @@ class Workers:
             with contextlib.closing(listener):
                 if self._stop.is_set():
                     process.terminate()
-                status = self._ended(process, listener)
+                status, hung = self._ended(process, listener)
             if self._stop.is_set():
                 return
             killed = status < 0  # by a signal, from outside: nothing that beginning again at once would repeat
             steady = killed or time.monotonic() - began > STEADY_S
             pause = FIRST_PAUSE_S if steady else min(LONGEST_PAUSE_S, 2 * pause)
+            self.on_end("hung" if hung else "signal" if killed else "status")
             _log.warning("worker ended", extra={"fields": {"status": status, "again_in_s": pause}})
             self._stop.wait(pause)
 
-    def _ended(self, process: subprocess.Popen[bytes], listener: Listener) -> int:
-        """The worker's exit status; one that hangs is ended."""
+    def _ended(self, process: subprocess.Popen[bytes], listener: Listener) -> tuple[int, bool]:
+        """The worker's exit status, and whether it hung, and was ended for that."""
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(LOOK_S)
+                return process.wait(LOOK_S), False
             if listener.silent() and not self._stop.is_set():
                 _log.error("worker hangs", extra={"fields": {"pid": process.pid, "silent_s": self.patience_s}})
                 process.kill()
-                return process.wait()
+                return process.wait(), True

@@ -14,9 +14,9 @@ from typing import Final
 
 from planner.api.jobs.errors import StoreUnusable
 
-__all__ = ["TABLES", "VERSION", "migrate"]
+__all__ = ["TABLES", "TRACES", "VERSION", "migrate"]
 
-VERSION: Final = 3
+VERSION: Final = 4
 
 _INDEXES: Final = {
     "tasks_current": "CREATE UNIQUE INDEX tasks_current ON tasks (key) WHERE current = 1",
@@ -48,6 +48,10 @@ _WEBHOOKS: Final = """
 CREATE TABLE webhooks (
   job TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE, url TEXT NOT NULL, secret TEXT NOT NULL,
   tries INTEGER NOT NULL, next_at REAL NOT NULL
+) WITHOUT ROWID"""
+TRACES: Final = """
+CREATE TABLE traces (
+  job TEXT PRIMARY KEY REFERENCES jobs ON DELETE CASCADE, parent TEXT NOT NULL, at REAL NOT NULL
 ) WITHOUT ROWID"""
 _RATES: Final = "CREATE TABLE rates (tenant TEXT PRIMARY KEY, level REAL NOT NULL, at REAL NOT NULL) WITHOUT ROWID"
 
@@ -113,6 +117,7 @@ CREATE TABLE keys (
 {_RATES};
 {_ENDED_SESSIONS};
 {_WEBHOOKS};
+{TRACES};
 """
 
 
@@ -181,6 +186,7 @@ _STEPS: Final = {
         " SELECT lane, tenant, COUNT(*), MIN(task) FROM queue GROUP BY lane, tenant",
         *_TRIGGERS,
     ),
+    3: (TRACES,),
 }
 
 

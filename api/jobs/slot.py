@@ -32,6 +32,7 @@ INPUT_LOST = f"{URN}input-lost"
 TOLD = 16 << 20  # bytes that a child may say in all: what it says is kept
 FIGURES = ("incumbent_s", "bound_s", "gap", "seconds")
 DEPTH = 30  # of lists and objects inside each other, in a message
+MARKS = 100  # phases of a child that are remembered
 ORPHANED = 255  # what multiprocessing says of a child whose fork server died, and took it along
 AGAIN_S = 1.0  # between two tries to hand in a result
 AT_ONCE = 8 << 20  # bytes of a result that is copied within a round of the worker
@@ -43,7 +44,7 @@ log = logging.getLogger("planner.worker")
 @dataclass(slots=True)
 class Slot:
     """`why` it was asked to end (`cancelled` or `child-wall`), and when; `dropped`: nobody waits for its answer;
-    `deaf`: nothing more will be heard."""
+    `deaf`: nothing more will be heard.  `outcome`: how it ended, and `marks`: when its phases began, for spans."""
 
     claim: Claim
     child: Child
@@ -58,6 +59,8 @@ class Slot:
     heavy: bool = field(init=False)
     spells: Spells = field(init=False)
     answer: Mapping[str, Any] | None = None
+    outcome: str = ""
+    marks: list[tuple[str, float]] = field(default_factory=list)
     _events: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     _progress: dict[str, Any] = field(default_factory=dict)
     _flushed: float = 0.0
@@ -109,6 +112,7 @@ class Slot:
     def drop(self) -> None:
         """The lease is lost: the child works for nobody."""
         self.dropped = True
+        self.outcome = "lost"
         self.child.kill()
 
     def ask(self, why: str) -> None:
@@ -142,6 +146,7 @@ class Slot:
                 self._events, self._progress, self._flushed = [], {}, now
             if ended and self._conclude(store):
                 self.dropped = True
+                self.outcome = "died" if self.answer is None else self.answer["kind"]
                 self.child.kill()  # it has nothing left to do
         except LeaseLost as e:
             log.warning("%s", e)
@@ -175,16 +180,22 @@ class Slot:
             return False
         return True
 
+    def _mark(self, phase: str) -> None:
+        if len(self.marks) < MARKS:
+            self.marks.append((phase[:100], time.time()))
+
     def _take(self, message: dict[str, Any]) -> None:
         match message.pop("kind"):
             case "begun":
                 self.begun_s = message["at"] - self.child.started
+                self._mark("begins")
             case "progress":
                 figures = {n: None if message[n] is None else float(message[n]) for n in FIGURES}
                 self._progress |= figures
                 self._events.append(("progress", figures))
             case "phase":
                 self._progress["phase"] = str(message["phase"])
+                self._mark(str(message["phase"]))
                 self._events.append(("phase", {"phase": str(message["phase"])}))
             case "message":
                 self._events.append(("message", {"text": str(message["text"])}))

@@ -39,6 +39,7 @@ from planner.api.jobs.sessions import Sessions
 from planner.api.jobs.sqlite import SqliteDatabase
 from planner.api.jobs.tasks import Submission, Task
 from planner.api.jobs.totals import paused, totals
+from planner.api.jobs.traces import Traces
 from planner.api.jobs.usage import discard, used_bytes
 from planner.api.jobs.webhooks import Webhooks
 
@@ -69,6 +70,7 @@ class Store:
         self.leases = Leases(self.database)
         self.sessions = Sessions(self.database)
         self.webhooks = Webhooks(self.database)
+        self.traces = Traces(self.database)
         self._joining = Joining(self.blobs, queue)
 
     # Jobs

@@ -2,7 +2,7 @@
 
 They are rows of `counts` beside those that triggers write, under names that programs of earlier versions do not look
 for, so that they needed no change of the tables.  They are written in the transactions that they count, so that a
-worker that is killed has counted what it did, and nothing else; and workers need to listen on no port to be asked.
+worker that is killed has counted what it did, and nothing else; and workers need to listen on no port.
 """
 
 from __future__ import annotations

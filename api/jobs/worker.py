@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
 
+from planner.api.jobs.attempts import send_span
 from planner.api.jobs.caches import cache_of, make_room
 from planner.api.jobs.calendar import DAY_S, Calendar
 from planner.api.jobs.child import main
@@ -45,6 +46,7 @@ from planner.api.jobs.turns import Able
 from planner.api.jobs.work import JobInput
 from planner.api.logs import log_to
 from planner.api.settings import add_settings, settings_of
+from planner.api.spans import Spans, spans_of
 from planner.errors import UsageError
 from planner.requests.values import positive, size_with_unit
 
@@ -84,6 +86,7 @@ class Worker:
     pulse: Pulse = field(default_factory=lambda: Pulse(None))
     failed_s: float | None = None
     cached: bool = True
+    spans: Spans | None = None
 
     def __post_init__(self) -> None:
         self.name = f"{os.uname().nodename[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -144,6 +147,7 @@ class Worker:
             self._at_work.remove(slot)
             self._sharing.meter(slot)
             self.pulse.beat()
+            send_span(self.spans, self.store, slot)
             slot.child.clear()
             self._seen = None  # there is room: look again
         self._purge()
@@ -385,6 +389,7 @@ def run(options: argparse.Namespace) -> int:
             pulse=Pulse(options.pulse, options.alive),
             failed_s=None if options.failed_retention_days is None else options.failed_retention_days * 86400.0,
             cached=not options.no_cache,
+            spans=spans_of("planner-worker"),
         )
 
         def stop(_number: int, _frame: object) -> None:
@@ -392,8 +397,12 @@ def run(options: argparse.Namespace) -> int:
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        with Reaper(started):
-            worker.run()
+        try:
+            with Reaper(started):
+                worker.run()
+        finally:
+            if worker.spans is not None:
+                worker.spans.close()
     except StoreError as e:
         print(f"planner worker: error: {e}", file=sys.stderr)
         return 3

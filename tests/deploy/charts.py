@@ -1,4 +1,4 @@
-"""What Helm makes of the chart, kept in `tests/golden/helm`, so that tests look at it where there is no Helm.
+"""What Helm makes of the chart, stored in `tests/golden/helm`, so that tests look at it where there is no Helm.
 
 `python -m tests.deploy.charts --write` renders it anew by `helm` on the path, or by what `pip install helm-python-sdk`
 brings, which is Helm's own library.
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["CASES", "CHART", "GOLDEN", "digest", "kept", "objects"]
+__all__ = ["CASES", "CHART", "GOLDEN", "digest", "golden_text", "objects"]
 
 ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "deploy" / "helm" / "planner"
@@ -36,12 +36,12 @@ def digest(case: str) -> str:
     return found.hexdigest()
 
 
-def kept(case: str) -> str:
+def golden_text(case: str) -> str:
     return (GOLDEN / f"{case}.yaml").read_text(encoding="utf-8")
 
 
 def objects(case: str) -> list[dict[str, Any]]:
-    return [document for document in yaml.safe_load_all(kept(case)) if document]
+    return [document for document in yaml.safe_load_all(golden_text(case)) if document]
 
 
 def rendered(case: str) -> str:

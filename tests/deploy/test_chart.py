@@ -13,7 +13,7 @@ import yaml
 
 from planner.api.settings import Settings, settings_of
 from planner.version import __version__
-from tests.deploy.charts import CASES, CHART, digest, kept, objects
+from tests.deploy.charts import CASES, CHART, digest, golden_text, objects
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
@@ -37,8 +37,8 @@ def container(case: str, component: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_kept_is_what_helm_makes_of_the_chart(case: str) -> None:
-    first = kept(case).partition("\n")[0]
+def test_the_golden_files_are_what_helm_makes_of_the_chart(case: str) -> None:
+    first = golden_text(case).partition("\n")[0]
     assert first == f"# {digest(case)}", "the chart has changed; run `python -m tests.deploy.charts --write`"
 
 
@@ -88,9 +88,9 @@ def test_variables_are_settings_with_values_of_their_form(case: str) -> None:
 def test_probes_ask_for_what_there_is() -> None:
     api = container("default", "api")
     for probe, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
-        asked = api[probe]["httpGet"]
-        assert (asked["path"], asked["port"]) == (path, "http")
-        assert asked["httpHeaders"] == [{"name": "Host", "value": "localhost"}]  # known whatever PLANNER_NAMES says
+        probed = api[probe]["httpGet"]
+        assert (probed["path"], probed["port"]) == (path, "http")
+        assert probed["httpHeaders"] == [{"name": "Host", "value": "localhost"}]  # known whatever PLANNER_NAMES says
     worker = container("default", "worker")
     (file,) = [a.partition("=")[2] for a in worker["args"] if a.startswith("--alive=")]
     assert all(f"find {file} " in worker[probe]["exec"]["command"][2] for probe in ("startupProbe", "livenessProbe"))
@@ -132,11 +132,16 @@ def test_a_scaled_deployment_has_no_number_of_its_own() -> None:
         assert ("replicas" not in worker["spec"]) is scaled
 
 
-def test_the_scaler_asks_for_how_long_the_oldest_task_has_waited() -> None:
+def test_workers_are_added_where_tasks_wait_and_are_not_taken_from_those_that_run() -> None:
     (scaler,) = of_kind("full", "ScaledObject")
-    (trigger,) = scaler["spec"]["triggers"]
-    assert trigger["metadata"]["query"] == 'max(planner_store{what="oldest_s"})'
-    assert trigger["metricType"] == "Value"  # an age is no sum over pods
+    wait, running = scaler["spec"]["triggers"]
+    assert wait["metadata"]["query"] == 'max(planner_store{what="oldest_s"})'
+    assert wait["metricType"] == "Value"  # an age is no sum over pods
+    assert running["metadata"]["query"] == 'max(planner_store{what="tasks_running"})'
+    slots = [a.partition("=")[2] for a in container("full", "worker")["args"] if a.startswith("--slots=")]
+    assert (running["metricType"], [running["metadata"]["threshold"]]) == ("AverageValue", slots)
+    (scaler,) = of_kind("hpa", "HorizontalPodAutoscaler")
+    assert [m["external"]["target"]["type"] for m in scaler["spec"]["metrics"]] == ["Value", "AverageValue"]
 
 
 def test_the_image_is_of_this_version_or_of_one_digest() -> None:

@@ -127,9 +127,9 @@ def test_the_health_check_of_a_worker_looks_at_what_it_touches(tmp_path: Path) -
     test = SERVICES["worker"]["healthcheck"]["test"][1].replace("$$", "$")
     assert file in test
     alive = tmp_path / "alive"
-    asked = ["sh", "-c", test.replace(file, str(alive))]
-    assert subprocess.run(asked, capture_output=True).returncode != 0
+    probe = ["sh", "-c", test.replace(file, str(alive))]
+    assert subprocess.run(probe, capture_output=True).returncode != 0
     alive.touch()
-    assert subprocess.run(asked).returncode == 0
+    assert subprocess.run(probe).returncode == 0
     os.utime(alive, (0.0, 0.0))
-    assert subprocess.run(asked).returncode != 0
+    assert subprocess.run(probe).returncode != 0

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from planner.api.jobs.store import Store
@@ -15,7 +16,9 @@ from planner.api.routes.health import flat
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "planner.json").read_text(encoding="utf-8"))
+SCALING = yaml.safe_load((ROOT / "deploy" / "helm" / "planner" / "values.yaml").read_text())["autoscaling"]
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+QUERIES += [SCALING["waitQuery"], SCALING["runningQuery"]]
 SELECTOR = re.compile(r"(planner_\w+)\{([^}]*)\}")
 OF_PROMETHEUS = {"job", "le"}  # labels that are not of the metric itself
 TOTALS = {what: {"x": 1} for what in ("lost-leases", "restarts", "deaths", "failures", "purged")}
@@ -28,6 +31,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, 
     metrics.requests.labels("GET", "/", "200").inc()
     metrics.seconds.labels("GET", "/").observe(1.0)
     metrics.problems.labels("not-found").inc()
+    metrics.worker_ends.labels("hung").inc()
     counts = flat(Store(tmp_path_factory.mktemp("store")).counts())
     out: dict[str, list[dict[str, str]]] = {}
     for family in text_string_to_metric_families(metrics.text(counts, TOTALS).decode()):
@@ -52,9 +56,9 @@ def test_a_query_finds_a_metric_with_its_labels(query: str, shown: dict[str, lis
 
 
 def test_every_total_of_the_store_is_on_the_dashboard(shown: dict[str, list[dict[str, str]]]) -> None:
-    asked = {name for query in QUERIES for name, _ in SELECTOR.findall(query)}
+    queried = {name for query in QUERIES for name, _ in SELECTOR.findall(query)}
     totals = {name for name in shown if name.endswith("_total")}
-    assert totals <= asked
+    assert totals <= queried
 
 
 def test_panels_lie_beside_each_other() -> None:

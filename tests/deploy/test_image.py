@@ -88,9 +88,9 @@ def test_the_image_runs_as_a_user_that_is_not_root() -> None:
 def test_what_the_image_copies_is_there_and_is_not_ignored() -> None:
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     assert next(line for line in lines if not line.startswith("#")) == "*"
-    kept = [line[1:] for line in lines if line.startswith("!")]
+    allowed = [line[1:] for line in lines if line.startswith("!")]
     for keyword, rest in instructions():
         if keyword == "COPY" and not rest.startswith("--from"):
             for source in rest.split()[:-1]:
                 assert (ROOT / source).exists(), f"Dockerfile: COPY {source}: there is none"
-                assert any(Path(source).match(pattern) for pattern in kept), f".dockerignore leaves out {source}"
+                assert any(Path(source).match(pattern) for pattern in allowed), f".dockerignore leaves out {source}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from planner.api.jobs import schema
+
 __all__ = ["STATES", "made_by_version", "write_as_version_2"]
 
 STATES = ("queued", "running", "succeeded", "failed", "cancelled")
@@ -65,7 +67,7 @@ CREATE TABLE keys (
 
 
 def made_by_version(version: int, folder: Path) -> None:
-    """A store of version 1 or 2 with a job of each state, named after it, and one that left a task that goes on."""
+    """A store of version 1, 2 or 3 with a job of each state, named after it, and one that left a task that goes on."""
     folder.mkdir()
     db = sqlite3.connect(folder / "store.sqlite")
     db.executescript("PRAGMA journal_mode = WAL;" + _VERSION_2)
@@ -74,7 +76,7 @@ def made_by_version(version: int, folder: Path) -> None:
             "DROP INDEX tasks_running; DROP INDEX tasks_status;"
             "CREATE INDEX tasks_live ON tasks (status, leased_until) WHERE status IN ('queued', 'running');"
         )
-    db.execute(f"PRAGMA user_version = {version}")
+    db.execute(f"PRAGMA user_version = {min(version, 2)}")
     for k, status in enumerate(STATES, 1):
         write_as_version_2(db, k, status)
         db.execute(
@@ -86,6 +88,10 @@ def made_by_version(version: int, folder: Path) -> None:
         " VALUES (?, 'a', 'left', 2, 1.0, 2.0, 1, '')",
         (f"{9:032x}",),
     )
+    if version == 3:  # what version 2 had becomes that of 3, as it became then
+        for statement in schema._STEPS[2]:
+            db.execute(statement)
+        db.execute("PRAGMA user_version = 3")
     db.commit()
     db.close()
 

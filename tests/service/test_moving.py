@@ -100,7 +100,8 @@ def test_every_table_is_copied_follows_or_is_of_the_moment() -> None:
     from planner.api.jobs.postgres import loading
 
     made = set(re.findall(r"CREATE TABLE (\w+)", schema.TABLES))
-    assert made - set(loading.TABLES) == {"workers", "codes", "rates", "counts", "waiting", "blobs", "secrets"}
+    follows, by_itself = {"counts", "waiting"}, {"blobs", "secrets"}
+    assert made - set(loading.TABLES) == {"workers", "codes", "rates", "traces"} | follows | by_itself
 
 
 def _artifact(store: Store) -> Task:
@@ -185,14 +186,14 @@ def test_tables_are_changed_when_that_is_asked_for(
 
     made_by_version(2, tmp_path / "old")
     assert main(["store", "migrate", "--data", str(tmp_path / "old"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"before": 2, "after": 3}
+    assert json.loads(capsys.readouterr().out) == {"before": 2, "after": 4}
     with sqlite3.connect(tmp_path / "old" / "store.sqlite") as db:
-        assert db.execute("PRAGMA user_version").fetchone()[0] == 3
+        assert db.execute("PRAGMA user_version").fetchone()[0] == 4
     assert main(["store", "migrate", "--data", str(tmp_path / "none")]) == 2
     with psycopg.connect(postgres_server.url("postgres"), autocommit=True) as server:
         server.execute("CREATE DATABASE empty_store")
     url = postgres_server.url("empty_store")
-    for expected in ({"before": 0, "after": 3}, {"before": 3, "after": 3}):
+    for expected in ({"before": 0, "after": 4}, {"before": 4, "after": 4}):
         assert main(["store", "migrate", "--store", url, "--json"]) == 0
         assert json.loads(capsys.readouterr().out) == expected
     with psycopg.connect(url) as changed:
@@ -210,16 +211,16 @@ def test_a_step_between_versions_leaves_the_earlier_program_working(
 
     url = postgres_server.database()
     earlier = Store(tmp_path / "earlier", database=PostgresDatabase(url))
-    monkeypatch.setattr(schema, "VERSION", 4)
+    monkeypatch.setattr(schema, "VERSION", 5)
     added = tuple(f"ALTER TABLE {table} ADD COLUMN note TEXT" for table in ("keys", "tasks", "jobs", "plans"))
-    monkeypatch.setattr(schema, "_STEPS", {3: (3, added)})
+    monkeypatch.setattr(schema, "_STEPS", {4: (4, added)})
     task = Task("plan", {"model": earlier.blobs.put(b"model")}, {}, code="code")
     for k in range(8):  # so often that its statements are prepared
         _worked(earlier, replace(task, options={"k": k}))
     later = Store(tmp_path / "later", database=PostgresDatabase(url))  # it changes nothing by itself
     with later.database.read() as db:
-        assert db.execute("SELECT version FROM store").fetchone()["version"] == 3
-    assert PostgresDatabase.migrate(url) == (3, 4)
+        assert db.execute("SELECT version FROM store").fetchone()["version"] == 4
+    assert PostgresDatabase.migrate(url) == (4, 5)
     _worked(earlier, replace(task, options={"k": 8}))
     earlier.keys.create("a", "made by the earlier program")
     assert [k.tenant for k in later.keys.list()] == ["a"]
@@ -237,3 +238,27 @@ def _worked(store: Store, task: Task) -> None:
     store.leases.report(held, [("phase", {"phase": "searching"})])
     store.leases.finish(held, {}, {})
     assert store.ensure(task, "a").status == store.state(job.task).status == "succeeded"
+
+
+def test_a_store_without_traces_takes_requests_and_has_a_place_for_them_once_it_is_migrated(
+    tmp_path: Path, postgres_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Version 4 has added them."""
+    from planner.api.jobs.postgres.database import PostgresDatabase
+
+    url = postgres_server.database()
+    store = Store(tmp_path, database=(database := PostgresDatabase(url)))
+    with database.write() as db:
+        db.execute("DROP TABLE traces")
+        db.execute("UPDATE store SET version = 3, needs = 3")
+    task = Task("diff", {"a": store.blobs.put(b"a"), "b": store.blobs.put(b"b")}, {}, code="c")
+    job = store.submit("a", task, name="m").job
+    for _ in range(2):
+        store.traces.add([job.id], "00-1-2-01")
+        assert store.traces.of(job.task) == []
+    assert len([r for r in caplog.records if "do not join" in r.message]) == 1
+    assert PostgresDatabase.migrate(url) == (3, 4)
+    store.traces.add([job.id], "00-1-2-01")
+    store.traces.add([job.id], "00-3-4-01")  # the same job again, by its key
+    assert [(t.job, t.parent) for t in store.traces.of(job.task)] == [(job.id, "00-1-2-01")]
+    database.close()

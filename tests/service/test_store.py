@@ -586,7 +586,7 @@ def test_the_folders_that_lead_to_a_blob_are_durable_before_it_is_named(
     assert synced[-2:] == [kept.folder, path.parent]
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_the_store_of_an_earlier_version_is_changed_into_todays(tmp_path: Path, version: int) -> None:
     made_by_version(version, tmp_path / "old")
     store = Store(tmp_path / "old")

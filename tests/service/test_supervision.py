@@ -52,8 +52,11 @@ def until(what: Callable[[], object], seconds: float = 60.0) -> None:
 
 def test_a_worker_that_is_alive_and_gives_no_sign_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     lives = tmp_path / "lives"
-    with StandIns(lives):
+    ends: list[str] = []
+    with StandIns(lives) as workers:
+        workers.on_end = ends.append
         until(lambda: lives.exists() and len(lives.read_text().split()) > 1)
+        assert ends == ["hung"]
         assert not Path(f"/proc/{lives.read_text().split()[0]}").exists()
     assert [r.message for r in caplog.records][:2] == ["worker hangs", "worker ended"]
 

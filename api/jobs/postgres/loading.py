@@ -17,8 +17,8 @@ from planner.api.jobs.postgres.faults import store_error
 
 __all__ = ["TABLES", "Fingerprint", "load"]
 
-# In an order in which rows name those of before.  Workers, their codes and rates are of the moment, counts and who
-# waits follow, blobs and the secret come by themselves.
+# In an order in which rows name those of before.  Workers, their codes, rates and traces are of the moment, counts
+# and who waits follow, blobs and the secret come by themselves.
 TABLES: Final = (
     *("tasks", "files", "queue", "turns", "jobs", "plans", "events", "keys"),
     *("ended_sessions", "webhooks"),

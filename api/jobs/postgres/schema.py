@@ -14,17 +14,14 @@ from psycopg import Connection
 
 from planner.api.jobs.errors import StoreUnusable
 from planner.api.jobs.postgres.triggers import TRIGGERS
-from planner.api.jobs.schema import TABLES
+from planner.api.jobs.schema import TABLES, TRACES
 
 __all__ = ["CHANNEL", "OLDEST", "VERSION", "check_version", "make_or_check", "migrate"]
 
 CHANNEL: Final = "planner"
-VERSION: Final = 3  # of the tables that this program makes
+VERSION: Final = 4  # of the tables that this program makes
 OLDEST: Final = 3  # of the tables that it can work on
 _LOCK: Final = 0x706C616E  # an advisory lock: one program at a time makes or changes the tables
-
-# From version N to N + 1, with the earliest program that can work on what comes out.
-_STEPS: Final[dict[int, tuple[int, tuple[str, ...]]]] = {}
 
 # SQLite's words, and those of PostgreSQL.  Identifiers are compared byte by byte, as SQLite does.
 _WORDS: Final = (
@@ -34,6 +31,17 @@ _WORDS: Final = (
     (r"\bTEXT\b", 'TEXT COLLATE "C"'),
     (r"\s*WITHOUT ROWID", ""),
 )
+
+
+def _spoken(text: str) -> str:
+    """Statements of SQLite as PostgreSQL says them."""
+    for pattern, word in _WORDS:
+        text = re.sub(pattern, word, text)
+    return text
+
+
+# From version N to N + 1, with the earliest program that can work on what comes out.
+_STEPS: Final[dict[int, tuple[int, tuple[str, ...]]]] = {3: (3, (_spoken(TRACES),))}
 
 
 def make_or_check(db: Connection[Any]) -> None:
@@ -51,10 +59,7 @@ def _made(db: Connection[Any]) -> bool:
 
 
 def _make(db: Connection[Any]) -> None:
-    text = TABLES
-    for pattern, word in _WORDS:
-        text = re.sub(pattern, word, text)
-    db.execute(text)
+    db.execute(_spoken(TABLES))
     for statement in TRIGGERS:
         db.execute(statement)
     db.execute("CREATE TABLE store (version BIGINT NOT NULL, needs BIGINT NOT NULL)")
