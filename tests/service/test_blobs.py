@@ -185,6 +185,15 @@ def test_who_puts_a_blob_while_it_is_removed_puts_it_anew(bucketed: Store, monke
     assert digest in blobs
 
 
+def test_a_refused_blob_that_another_request_offered_again_stays(bucketed: Store) -> None:
+    """A replica knows of its own requests alone."""
+    refused, offered = (bucketed.blobs.put(c) for c in (b"refused", b"offered"))
+    assert bucketed.blobs.put(b"offered") == offered
+    for digest in (refused, offered):
+        bucketed.discard(digest, lambda _: False)
+    assert (refused in bucketed.blobs, offered in bucketed.blobs) == (False, True)
+
+
 def test_objects_that_no_row_knows_are_found_and_purged(bucketed: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     blobs: Any = bucketed.blobs
     digest = blobs.bucket.put(b"of a child whose worker was lost")

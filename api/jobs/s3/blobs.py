@@ -177,7 +177,8 @@ class S3Blobs:
     @repeated
     def _remove(self, digest: str, *, doomed: bool = True) -> int | None:
         """Its bytes; None where it is wanted again.  The row is held meanwhile: who puts the blob waits here."""
-        condition = " AND doomed_at IS NOT NULL" if doomed else ""
+        # One that was offered again since it was stored belongs to another request, perhaps of another replica.
+        condition = " AND doomed_at IS NOT NULL" if doomed else " AND touched_at <= stored_at"
         with self.database.write() as db:
             row = db.execute(f"SELECT size FROM blobs WHERE digest = ?{condition}{db.locked}", (digest,)).fetchone()
             if row is None:
