@@ -72,6 +72,11 @@ class Store:
         self.webhooks = Webhooks(self.database)
         self._queue = queue
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where it lies on this host, or on a file system that hosts share."""
+        return (self.folder, self.blobs.folder) if isinstance(self.blobs, Blobs) else (self.folder,)
+
     # Jobs
 
     @repeated
