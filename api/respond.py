@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import hashlib
 from collections import OrderedDict
@@ -32,6 +33,8 @@ class Packed:
     """Compressed bodies by digest, those used last: small ones in memory, large ones in files of the folder."""
 
     def __init__(self, folder: Path) -> None:
+        with contextlib.suppress(OSError):  # where the store lies elsewhere, nothing has made it yet
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.folder = folder
         self._by_digest: OrderedDict[str, Content] = OrderedDict()
         self._begun: dict[str, asyncio.Task[Content]] = {}

@@ -73,6 +73,11 @@ class Store:
         self.traces = Traces(self.database)
         self._joining = Joining(self.blobs, queue)
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where it lies on this host, or on a file system that hosts share."""
+        return (self.folder, self.blobs.folder) if isinstance(self.blobs, Blobs) else (self.folder,)
+
     # Jobs
 
     def submit(

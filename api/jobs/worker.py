@@ -93,7 +93,7 @@ class Worker:
         self.stopping = False
         self._able = Able(frozenset(KINDS), code_digest())
         self._forks = ForkServer()
-        self._confinement = Confinement.of(self.sandbox, self.store.folder, self._forks.given)
+        self._confinement = Confinement.of(self.sandbox, self.store.folders, self._forks.given)
         self._sharing = Sharing(self.store.leases, self.slots, self.limits.memory_bytes, self._able)
         self._orphan_since: float | None = None
         self._at_work: list[Slot] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import resource
 import signal
@@ -99,6 +100,9 @@ def _attempts(work: JobInput) -> Mapping[str, Callable[[], object]]:
         "calls: make the secret old": lambda: os.utime(store / "secret", (0, 0)),
         "calls: change what the secret is": lambda: _did(
             _libc.syscall(469, -100, bytes(store / "secret"), ctypes.create_string_buffer(24), 24, 0)
+        ),
+        "calls: change what its input is": lambda: fcntl.ioctl(
+            os.open(work.folder / "in" / "model", os.O_RDONLY), 0x40086602, struct.pack("l", 0)
         ),
         "calls: open a folder as a mount": lambda: _did(_libc.syscall(467, -100, bytes(store), 0, None, 0)),
         "calls: slow the worker": lambda: os.setpriority(os.PRIO_PROCESS, worker, priority),

@@ -73,6 +73,18 @@ def test_a_blob_is_whole_or_not_there(holder: Holder) -> None:
                 blobs.read(hostile)
 
 
+def test_a_blob_is_opened_whole_or_not_at_all(holder: Holder) -> None:
+    digest = holder.blobs.put(b"content")
+    with holder.blobs.open(digest) as file:
+        assert file.read() == b"content"
+    for content, error in ((b"con", BlobDamaged), (None, BlobMissing)):
+        holder.spoil(digest, content)
+        with pytest.raises(error):
+            holder.blobs.open(digest)
+        assert digest not in holder.blobs
+        holder.blobs.put(b"content")
+
+
 def test_a_blob_is_laid_where_a_child_reads_it(holder: Holder, tmp_path: Path) -> None:
     holder.blobs.lay(holder.blobs.put(b"content"), tmp_path / "laid")
     assert (tmp_path / "laid").read_bytes() == b"content"

@@ -111,6 +111,16 @@ def test_many_who_ask_at_once_have_it_compressed_once(tmp_path: Path, monkeypatc
     asyncio.run(scenario())
 
 
+def test_a_folder_that_nobody_has_made_yet_is_made_for_compressed_bodies(tmp_path: Path) -> None:
+    """As of a replica whose store lies elsewhere."""
+
+    async def load() -> Content:
+        return Held(LARGE)
+
+    found = asyncio.run(Packed(tmp_path / "not" / "made").of("digest", load))
+    assert gzip.decompress(whole(found)) == LARGE
+
+
 def test_a_page_of_a_large_list_comes_whole(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(respond, "IN_MEMORY", 100)
     service.post()

@@ -213,7 +213,7 @@ def test_workers_of_a_service_that_shares_nothing_answer_no_search_by_that_of_an
     for cache in (tmp_path / "cache", None):
         folder = tmp_path / f"child {cache is None}"
         lay_in(blobs, inputs, folder)
-        confinement = Confinement.of("off", tmp_path)
+        confinement = Confinement.of("off", [tmp_path])
         work = JobInput("plan", inputs, {"devices": 4, "name": "m"}, folder, Limits(), confinement, cache)
         with pytest.raises(Recorded):
             searches.search(work, Silent())

@@ -25,6 +25,7 @@ from planner.api.jobs.sandbox import Confinement, Unconfined, announce, confinem
 from planner.api.jobs.sandbox.calls import FORBIDDEN, MACHINES
 from planner.api.jobs.sandbox.confinement import Granted
 from planner.api.jobs.sandbox.readable import programs, without
+from planner.api.jobs.sqlite import SqliteDatabase
 from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import Task
 from planner.api.pages import own_secret
@@ -194,6 +195,16 @@ def test_a_store_inside_of_a_folder_of_code_is_left_out(tmp_path: Path) -> None:
     assert kept == {tmp_path / "lib" / "pkg", tmp_path / "lib" / "module.py", tmp_path / "other"}
 
 
+def test_blobs_that_hosts_share_are_left_out_wherever_they_lie(tmp_path: Path) -> None:
+    for name in ("code/blobs", "code/pkg"):
+        (tmp_path / name).mkdir(parents=True)
+    database = SqliteDatabase(tmp_path / "store.sqlite")
+    store = Store(tmp_path / "store", database=database, blobs=Blobs(tmp_path / "code" / "blobs", remote=True))
+    kept = Confinement.of("auto", store.folders, [str(tmp_path / "code")]).programs
+    assert tmp_path / "code" / "pkg" in kept
+    assert not any((tmp_path / "code" / "blobs").is_relative_to(path) for path in kept)
+
+
 def test_where_a_command_is_started_is_no_folder_of_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -213,7 +224,7 @@ def test_keys_in_the_environment_are_not_in_the_memory_of_a_child(monkeypatch: p
 def test_programs_that_a_child_starts_find_the_planner(tmp_path: Path) -> None:
     """Wherever it is installed, and though nothing else of that place is to be read."""
     lay_in(Blobs(tmp_path / "store" / "blobs"), {}, tmp_path)
-    kept = Confinement.of("auto", tmp_path / "store")
+    kept = Confinement.of("auto", [tmp_path / "store"])
 
     def attempt() -> None:
         os.chdir(tmp_path / "work")

@@ -29,7 +29,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobInput:
     folder = tmp_path / "child"
     lay_in(blobs, inputs, folder)
     monkeypatch.chdir(folder / "work")
-    confinement = Confinement.of("off", tmp_path / "store")
+    confinement = Confinement.of("off", [tmp_path / "store"])
     return JobInput("transfer", inputs, {"lost": [], "optimizer": "adam"}, folder, Limits(), confinement)
 
 

@@ -83,11 +83,15 @@ class S3Blobs:
 
     def open(self, digest: str) -> IO[bytes]:
         """A copy on this host, without a name."""
-        content = self.read(digest)
         try:
-            file = tempfile.TemporaryFile(prefix="planner-blob-")  # noqa: SIM115  (who asks closes it)
-            file.write(content)
-            file.seek(0)
+            with contextlib.ExitStack() as stack:
+                file = stack.enter_context(tempfile.TemporaryFile(prefix="planner-blob-"))
+                self.bucket.copy(digest, file)
+                file.seek(0)
+                stack.pop_all()  # who asks closes it
+        except (BlobDamaged, BlobMissing):
+            self._forget(digest)
+            raise
         except OSError as e:
             raise StoreFull(f"{tempfile.gettempdir()}: cannot be written to ({e.strerror})") from e
         return file

@@ -86,14 +86,18 @@ class Bucket:
     def read(self, digest: str) -> bytes:
         """BlobMissing, BlobDamaged, StoreBusy, StoreUnusable."""
         content = io.BytesIO()
+        self.copy(digest, content)
+        return content.getvalue()
+
+    def copy(self, digest: str, to: IO[bytes]) -> None:
+        """As `read`, into a file, piece by piece; what is there when it fails is of no use.  OSError of the file."""
         found = hashlib.sha256()
         for chunk in self.content(digest):
-            content.write(chunk)
+            to.write(chunk)
             found.update(chunk)
         if found.hexdigest() != digest:
             self.remove(digest)  # so that the same content can be kept again
             raise BlobDamaged(f"blob {digest}: its object has other content, and was removed")
-        return content.getvalue()
 
     def size(self, digest: str) -> int | None:
         """None where there is no such object."""

@@ -12,6 +12,7 @@ __all__ = [
     "CLONE",
     "CLONE3",
     "FORBIDDEN",
+    "IOCTL",
     "KILL",
     "MACHINES",
     "NEWEST",
@@ -25,6 +26,7 @@ MACHINES: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 CLONE: Final = {"x86_64": 56, "aarch64": 220}
 CLONE3: Final = 435
+IOCTL: Final = {"x86_64": 16, "aarch64": 29}
 KILL: Final = {"x86_64": 62, "aarch64": 129}
 PRLIMIT: Final = {"x86_64": 302, "aarch64": 261}
 SCHED_SETAFFINITY: Final = {"x86_64": 203, "aarch64": 122}

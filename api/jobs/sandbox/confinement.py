@@ -57,11 +57,14 @@ class Confinement:
     programs: tuple[Path, ...] = ()
 
     @classmethod
-    def of(cls, mode: Mode, store: Path, given: Iterable[str] = ()) -> Confinement:
-        """For children of a store, of which they see no file; `given`: folders of PYTHONPATH."""
+    def of(cls, mode: Mode, store: Iterable[Path], given: Iterable[str] = ()) -> Confinement:
+        """For children of a store, of whose folders they see no file; `given`: folders of PYTHONPATH."""
         if mode == "off":
             return cls(mode, Granted(0, False))
-        return cls(mode, granted(), tuple(without(programs(given), store)))
+        seen = programs(given)
+        for folder in store:
+            seen = tuple(without(seen, folder))
+        return cls(mode, granted(), seen)
 
     def enter(self, *, read: Iterable[Path] = (), write: Iterable[Path] = ()) -> None:
         """Puts this process inside, for good; it must have a single thread.  Unconfined where all is required and

@@ -16,6 +16,7 @@ from planner.api.jobs.sandbox.calls import (
     CLONE,
     CLONE3,
     FORBIDDEN,
+    IOCTL,
     KILL,
     MACHINES,
     NEWEST,
@@ -38,6 +39,9 @@ _X32: Final = 0x40000000  # numbers of another set of calls on x86_64
 _EVERYTHING: Final = 0xFFFFFFFF  # -1, in the place of one process
 # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _NAMESPACES: Final = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+# FS_IOC_SETFLAGS, its form of 32 bits, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION, FS_IOC_ENABLE_VERITY (linux/fs.h): a file
+# that is open to be read is enough for them.
+_ATTRIBUTES: Final = (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40806685)
 
 
 def available(machine: str = MACHINE) -> bool:
@@ -79,11 +83,17 @@ def program(machine: str = MACHINE, forbidden: Iterable[int] | None = None) -> b
         # Of this process itself, not of another by its number.
         lines += _on(PRLIMIT[machine], [_argument(0), _line(_EQUAL, 0, 1, 0), _line(_RETURN, _REFUSE)])
         lines += _on(SCHED_SETAFFINITY[machine], [_argument(0), _line(_EQUAL, 0, 1, 0), _line(_RETURN, _REFUSE)])
+        lines += _on(IOCTL[machine], [_argument(1), *(line for what in _ATTRIBUTES for line in _refused(what))])
         # Of an open file, not of one by its path.
         for half in (0, 4):
             path = _line(_LOAD, _ARGUMENTS_AT + 8 + half)
             lines += _on(UTIMENSAT[machine], [path, _line(_EQUAL, 0, 1, 0), _line(_RETURN, _REFUSE)])
     return b"".join([*lines, _line(_RETURN, _ALLOW)])
+
+
+def _refused(value: int) -> tuple[bytes, bytes]:
+    """The lines that refuse what was loaded, where it is this."""
+    return _line(_EQUAL, value, 0, 1), _line(_RETURN, _REFUSE)
 
 
 def _on(number: int, lines: list[bytes]) -> list[bytes]:
