@@ -1,4 +1,4 @@
-"""`planner worker`: does what the store has to do, in children.
+"""A worker: does what the store has to do, in children.
 
 One thread: it claims, listens to its children, renews its leases and ends what takes too long.  Killed at any moment it
 leaves nothing behind but leases that run out; asked to end (SIGTERM, SIGINT) it gives its tasks back first.
@@ -6,13 +6,10 @@ leaves nothing behind but leases that run out; asked to end (SIGTERM, SIGINT) it
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import os
 import secrets
-import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,17 +22,15 @@ from planner.api.jobs.caches import cache_of, make_room
 from planner.api.jobs.calendar import DAY_S, Calendar
 from planner.api.jobs.child import main
 from planner.api.jobs.errors import LeaseLost, StoreBusy, StoreDamaged, StoreError, StoreUnusable
-from planner.api.jobs.forks import Child, Entry, ForkServer, begin, started
+from planner.api.jobs.forks import Child, Entry, ForkServer, begin
 from planner.api.jobs.handover import lay_in
 from planner.api.jobs.laying import Laying
 from planner.api.jobs.leases import LEASE_S
 from planner.api.jobs.limits import Limits
-from planner.api.jobs.opening import open_store
 from planner.api.jobs.pulse import Pulse
-from planner.api.jobs.reaper import Reaper
 from planner.api.jobs.records import Claim
 from planner.api.jobs.removal import remove
-from planner.api.jobs.sandbox import MODES, Confinement, Mode, announce
+from planner.api.jobs.sandbox import Confinement, Mode
 from planner.api.jobs.scratch import bury, own_folder
 from planner.api.jobs.shared import draw
 from planner.api.jobs.sharing import Sharing
@@ -44,13 +39,9 @@ from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import KINDS, code_digest
 from planner.api.jobs.turns import Able
 from planner.api.jobs.work import JobInput
-from planner.api.logs import log_to
-from planner.api.settings import add_settings, settings_of
-from planner.api.spans import Spans, spans_of
-from planner.errors import UsageError
-from planner.requests.values import positive, size_with_unit
+from planner.api.spans import Spans
 
-__all__ = ["Worker", "configure", "run"]
+__all__ = ["Worker"]
 
 BEAT_S = LEASE_S / 5
 LOOK_S = 0.05  # between two looks at the store where nothing else wakes the worker
@@ -62,8 +53,6 @@ PURGE_S = 3600.0
 NEVER_S = 1e11  # longer ago than any clock says that anything was
 PURGES = "all purges"  # no tenant is called so: all workers together purge as often as one may ask
 PURGES_A_S = 1.1 / PURGE_S
-LIMITS = Limits()
-HIDDEN = ("PLANNER_STORE", "PGPASSWORD")  # children, which read models, do not know the database
 
 log = logging.getLogger("planner.worker")
 
@@ -321,89 +310,3 @@ class Worker:
             slot.child.clear()
         with contextlib.suppress(StoreError):
             self.store.leases.leave(self.name)
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="the service's folder; default: the one of `planner serve`"
-    )
-    add_settings(parser, "store", "blobs")
-    parser.add_argument("--slots", type=positive, default=1, metavar="N", help="number of searches at once; default: 1")
-    parser.add_argument(
-        "--child-memory", type=size_with_unit, default=LIMITS.memory_bytes, metavar="SIZE", help="memory of each child"
-    )
-    parser.add_argument(
-        "--child-cpu", type=positive, default=LIMITS.cpu_s, metavar="S", help="processor time of each child"
-    )
-    parser.add_argument(
-        "--child-wall", type=positive, default=int(LIMITS.wall_s), metavar="S", help="time of each child"
-    )
-    parser.add_argument(
-        "--retention-days", type=float, metavar="D", help="days after which results are removed; default: never"
-    )
-    parser.add_argument(
-        "--failed-retention-days",
-        type=float,
-        metavar="D",
-        help="days after which what failed and cancelled jobs brought is removed; default: as --retention-days",
-    )
-    parser.add_argument(
-        "--no-cache", action="store_true", help="answer no search by that of another job on an equal graph"
-    )
-    parser.add_argument(
-        "--sandbox", choices=MODES, default=None, help="what children are kept from; see `planner serve --help`"
-    )
-    parser.add_argument(
-        "--alive",
-        type=Path,
-        metavar="FILE",
-        help="touch this file twice a second: while it works, it is never old",
-    )
-    parser.add_argument("--pulse", type=int, help=argparse.SUPPRESS)  # what the parent listens to, for it to set
-    parser.add_argument("--parent", type=int, metavar="PID", help="end when the process that started this has ended")
-
-
-def run(options: argparse.Namespace) -> int:
-    for name in ("retention_days", "failed_retention_days"):
-        days = getattr(options, name)
-        if days is not None and not days > 0:
-            raise UsageError(f"--{name.replace('_', '-')} {days:g}: expected a number above zero")
-    log_to()
-    mode = options.sandbox or settings_of(argparse.Namespace()).sandbox
-    announce(mode)
-    limits = Limits(memory_bytes=options.child_memory, cpu_s=options.child_cpu, wall_s=float(options.child_wall))
-    retention = None if options.retention_days is None else options.retention_days * 86400.0
-    try:
-        named = argparse.Namespace(data=options.data, store=options.store, blobs=options.blobs)
-        settings = settings_of(named)
-        store = open_store(settings.data.resolve(), settings.store, settings.blobs)
-        for name in HIDDEN:
-            os.environ.pop(name, None)
-        worker = Worker(
-            store,
-            options.slots,
-            limits,
-            retention,
-            options.parent,
-            sandbox=mode,
-            pulse=Pulse(options.pulse, options.alive),
-            failed_s=None if options.failed_retention_days is None else options.failed_retention_days * 86400.0,
-            cached=not options.no_cache,
-            spans=spans_of("planner-worker"),
-        )
-
-        def stop(_number: int, _frame: object) -> None:
-            worker.stopping = True
-
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
-        try:
-            with Reaper(started):
-                worker.run()
-        finally:
-            if worker.spans is not None:
-                worker.spans.close()
-    except StoreError as e:
-        print(f"planner worker: error: {e}", file=sys.stderr)
-        return 3
-    return 0

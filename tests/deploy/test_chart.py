@@ -17,7 +17,7 @@ from tests.deploy.charts import CASES, CHART, digest, golden_text, objects
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
-MODULES = {"store": "upkeep", "serve": "serve", "worker": "jobs.worker"}
+MODULES = {"store": "upkeep", "serve": "serve", "worker": "jobs.command"}
 
 
 def of_kind(case: str, kind: str) -> list[dict[str, Any]]:

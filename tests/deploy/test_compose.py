@@ -59,7 +59,7 @@ def test_what_goes_on_has_limits_and_a_health_check(name: str) -> None:
 @pytest.mark.parametrize("name", ["migrate", "api", "worker"])
 def test_commands_are_those_of_the_program(name: str) -> None:
     command, *options = SERVICES[name]["command"]
-    modules = {"store": "upkeep", "serve": "serve", "worker": "jobs.worker"}
+    modules = {"store": "upkeep", "serve": "serve", "worker": "jobs.command"}
     parser = argparse.ArgumentParser(exit_on_error=False)
     importlib.import_module(f"planner.api.{modules[command]}").configure(parser)
     parser.parse_args(options)

@@ -102,7 +102,7 @@ class Direct:
         self.workers = [self._worker() for _ in range(2)]
 
     def _worker(self) -> subprocess.Popen[bytes]:
-        return _python("from planner.api.jobs import worker as command", "--data", str(self.folder), "--slots", "1")
+        return _python("from planner.api.jobs import command", "--data", str(self.folder), "--slots", "1")
 
     def submit(self, model: bytes, options: dict[str, Any], key: str) -> str:
         task = Task("plan", {"model": self.store.blobs.put(model)}, options)

@@ -44,7 +44,7 @@ def parent_of(span: ReadableSpan) -> int | None:
 def test_nothing_is_imported_where_no_spans_are_wanted() -> None:
     """FastAPI imports the interface by itself where that is installed; what costs something are SDK and exporter."""
     code = (
-        "import sys, planner.api.jobs.worker; from planner.api.spans import spans_of;"
+        "import sys, planner.api.jobs.command; from planner.api.spans import spans_of;"
         " print(spans_of('x', {}), [m for m in sys.modules if m.startswith('opentelemetry')]); import planner.api.app;"
         " print([m for m in sys.modules if m.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))])"
     )

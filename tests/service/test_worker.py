@@ -199,8 +199,8 @@ def test_odd_names_and_values_stay_what_they_are() -> None:
 
 def _command(folder: Path, *more: str) -> subprocess.Popen[bytes]:
     code = (
-        "import argparse, sys; from planner.api.jobs import worker\n"
-        "p = argparse.ArgumentParser(); worker.configure(p); sys.exit(worker.run(p.parse_args()))\n"
+        "import argparse, sys; from planner.api.jobs import command\n"
+        "p = argparse.ArgumentParser(); command.configure(p); sys.exit(command.run(p.parse_args()))\n"
     )
     return subprocess.Popen(
         [sys.executable, "-c", code, "--data", str(folder), *more],
