@@ -94,8 +94,12 @@ def test_too_long_is_said(store: Store, worker: Worker) -> None:
 
 
 def test_a_search_that_takes_too_long_hands_in_its_best(store: Store, worker: Worker) -> None:
-    worker.limits = replace(SMALL, wall_s=2.0)
-    state = ask(store, worker, does("spin until asked", "plan"))
+    task = store.ensure(does("spin until asked", "plan")).id
+    until(worker, lambda: any(slot.begun_s is not None for slot in worker._at_work))
+    (slot,) = worker._at_work
+    slot.limits = replace(SMALL, wall_s=slot.ran() + 1.0)  # from when it listens, however long that took
+    until(worker, lambda: store.state(task).ended)
+    state = store.state(task)
     assert (state.status, state.summary["stopped"]) == ("succeeded", "child-wall")
 
 
