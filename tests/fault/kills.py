@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import http.client
 import json
 import os
 import random
@@ -220,7 +221,7 @@ class Served:
     def answers(self) -> bool:
         try:
             return bool(self._call("GET", "/healthz"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, http.client.HTTPException):
             return False
 
     def stop(self) -> None:
@@ -275,7 +276,7 @@ class Client:
             except urllib.error.HTTPError as e:
                 if e.code != 503:
                     raise
-            except (OSError, ValueError):  # nobody there, or gone before all was said
+            except (OSError, ValueError, http.client.HTTPException):  # nobody there, or gone before all was said
                 pass
             else:
                 self.accepted[key] = job
