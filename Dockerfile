@@ -4,8 +4,8 @@ ARG PYTHON=python:3.12.12-slim-bookworm
 FROM ${PYTHON} AS build
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY deploy/build.lock deploy/
-RUN pip install --no-cache-dir --require-hashes -r deploy/build.lock
+COPY docs/deploy/build.lock docs/deploy/
+RUN pip install --no-cache-dir --require-hashes -r docs/deploy/build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY planner planner
 COPY cost_models cost_models
@@ -16,7 +16,7 @@ RUN python -m hatchling build -t wheel -d /wheels
 
 FROM ${PYTHON}
 RUN useradd --create-home --uid 10001 planner && install -d -o planner -m 0700 /data
-COPY deploy/requirements.lock /tmp/
+COPY docs/deploy/requirements.lock /tmp/
 RUN pip install --no-cache-dir --require-hashes -r /tmp/requirements.lock && rm /tmp/requirements.lock
 COPY --from=build /wheels /wheels
 RUN pip install --no-cache-dir --no-deps /wheels/*.whl && pip check && rm -rf /wheels

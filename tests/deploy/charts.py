@@ -20,7 +20,7 @@ import yaml
 __all__ = ["CASES", "CHART", "GOLDEN", "digest", "golden_text", "objects"]
 
 ROOT: Final = Path(__file__).parents[2]
-CHART: Final = ROOT / "deploy" / "helm" / "planner"
+CHART: Final = ROOT / "docs" / "deploy" / "helm" / "planner"
 GOLDEN: Final = ROOT / "tests" / "golden" / "helm"
 CASES: Final = sorted(p.name.removesuffix(".values.yaml") for p in GOLDEN.glob("*.values.yaml"))
 RELEASE: Final = "plans"

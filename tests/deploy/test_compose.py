@@ -25,7 +25,7 @@ from tests.service.places import postgres_server
 
 __all__ = ["postgres_server", "s3_server"]
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = ("bucket", "migrate", "api", "worker")

@@ -15,8 +15,8 @@ from planner.api.observe import Metrics
 from planner.api.routes.health import flat
 
 ROOT = Path(__file__).parents[2]
-DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "planner.json").read_text(encoding="utf-8"))
-SCALING = yaml.safe_load((ROOT / "deploy" / "helm" / "planner" / "values.yaml").read_text())["autoscaling"]
+DASHBOARD = json.loads((ROOT / "docs" / "deploy" / "grafana" / "planner.json").read_text(encoding="utf-8"))
+SCALING = yaml.safe_load((ROOT / "docs" / "deploy" / "helm" / "planner" / "values.yaml").read_text())["autoscaling"]
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 QUERIES += [SCALING["waitQuery"], SCALING["runningQuery"]]
 SELECTOR = re.compile(r"(planner_\w+)\{([^}]*)\}")

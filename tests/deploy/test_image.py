@@ -26,7 +26,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def locked(name: str) -> dict[str, Version]:
-    text = (ROOT / "deploy" / name).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "deploy" / name).read_text(encoding="utf-8")
     found = {canonicalize_name(package): Version(version) for package, version, _ in LOCKED.findall(text)}
     assert len(found) == len(re.findall(r"^[A-Za-z0-9]", text, re.M)), f"{name}: a line is no version with hashes"
     return found
@@ -60,7 +60,7 @@ def test_every_dependency_is_locked_with_hashes(name: str, wanted: list[Requirem
 
 
 def test_locks_name_no_registry() -> None:
-    for lock in (ROOT / "deploy").glob("*.lock"):
+    for lock in (ROOT / "docs" / "deploy").glob("*.lock"):
         assert not re.search(r"://|--index|--find-links|@ ", lock.read_text(encoding="utf-8")), lock.name
 
 
