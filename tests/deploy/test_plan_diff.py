@@ -17,7 +17,9 @@ import yaml
 from tests.service.process import served
 
 ROOT = Path(__file__).parents[2]
-WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / "docs" / "deploy" / "github" / "plan-diff.yml").read_text(encoding="utf-8"))
+WORKFLOW: dict[str, Any] = yaml.safe_load(
+    (ROOT / "docs" / "deploy" / "github" / "plan-diff.yml").read_text(encoding="utf-8")
+)
 STEPS = {step["name"]: step for step in WORKFLOW["jobs"]["diff"]["steps"] if "run" in step}
 
 
