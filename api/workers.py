@@ -132,7 +132,7 @@ class Workers:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(LOOK_S), False
-            if listener.silent() and not self._stop.is_set():
-                _log.error("worker hangs", extra={"fields": {"pid": process.pid, "silent_s": self.patience_s}})
+            if (silent_s := listener.silent()) and not self._stop.is_set():
+                _log.error("worker hangs", extra={"fields": {"pid": process.pid, "silent_s": round(silent_s, 1)}})
                 process.kill()
                 return process.wait(), True

@@ -37,6 +37,7 @@ class Server:
     process: subprocess.Popen[bytes]
     commands: str
     account: dict[str, Any]
+    listens: str = ""  # address of this machine, beside the socket
     _template: str | None = field(default=None)
 
     def url(self, database: str) -> str:
@@ -61,7 +62,18 @@ class Server:
         """Ends it, connections and all, and starts it again."""
         self.process.send_signal(signal.SIGINT)
         self.process.wait(30)
-        self.process = _start(self.commands, self.folder, self.account)
+        self.process = _start(self.commands, self.folder, self.account, self.listens)
+
+    def listen(self, address: str) -> None:
+        """From now on whoever reaches an address of this machine may connect to it, port 5432."""
+        self.listens = address
+        with open(self.folder / "data" / "pg_hba.conf", "a") as rules:
+            rules.write("host all all samenet trust\n")
+        self.restart()
+
+    def reached(self, url: str) -> str:
+        """The address of a database as other hosts say it."""
+        return url.replace("@/", f"@{self.listens}/").partition("?")[0]
 
 
 @contextmanager
@@ -94,7 +106,7 @@ def serving_postgres() -> Iterator[Server]:
             cwd=folder,
             **account,
         )
-        server = Server(folder, _start(commands, folder, account), commands, account)
+        server = Server(folder, _start(commands, folder, account, ""), commands, account)
         try:
             yield server
         finally:
@@ -104,10 +116,12 @@ def serving_postgres() -> Iterator[Server]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(commands: str, folder: Path, account: dict[str, Any]) -> subprocess.Popen[bytes]:
+def _start(commands: str, folder: Path, account: dict[str, Any], listens: str) -> subprocess.Popen[bytes]:
     import psycopg
 
-    settings = [w for s in (*_FAST, "listen_addresses=", f"unix_socket_directories={folder}") for w in ("-c", s)]
+    settings = [
+        w for s in (*_FAST, f"listen_addresses={listens}", f"unix_socket_directories={folder}") for w in ("-c", s)
+    ]
     with open(folder / "log", "ab") as log:
         process = subprocess.Popen(
             [f"{commands}/postgres", "-D", f"{folder}/data", *settings], stdout=log, stderr=log, cwd=folder, **account

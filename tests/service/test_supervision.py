@@ -73,6 +73,7 @@ def test_waiting_for_a_store_of_another_host_is_no_silence(tmp_path: Path) -> No
 def test_silence_counts_from_the_last_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(pulse.time, "monotonic", lambda: now)
+    monkeypatch.setattr(Pulse, "_live", lambda self: None)  # which would go by another clock
     listener = Listener(patience_s=12.0, start_s=300.0)
     worker = Pulse(os.dup(listener.handle))
     listener.given()
@@ -94,6 +95,41 @@ def test_silence_counts_from_the_last_sign(monkeypatch: pytest.MonkeyPatch) -> N
     assert not listener.silent()
     assert not silent_after(11)
     assert silent_after(3)
+    listener.close()
+
+
+def test_a_process_that_stands_still_is_noticed_before_a_round_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(pulse.time, "monotonic", lambda: now)
+    listener = Listener(patience_s=60.0)
+    handle = os.dup(listener.handle)
+    listener.given()
+
+    def silent_after(seconds: int, sign: bytes = b"") -> float:
+        nonlocal now
+        for _ in range(seconds):
+            now += 1.0
+            if sign:
+                os.write(handle, sign)
+            found = listener.silent()
+        return found
+
+    assert not silent_after(20, b".,")
+    assert not silent_after(59, b",")  # a round waits for the database, and the process lives
+    assert silent_after(2, b",") == 61.0  # for too long
+    assert not silent_after(1, b".,")
+    assert not silent_after(10)  # it is stopped
+    assert silent_after(1) == 11.0
+    os.close(handle)
+    listener.close()
+
+
+def test_a_worker_lives_while_its_round_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse, "EVERY_S", 0.01)
+    listener = Listener()
+    Pulse(os.dup(listener.handle)).beat()
+    until(lambda: listener.silent() or listener._heard_beside)
+    assert listener._heard
     listener.close()
 
 
