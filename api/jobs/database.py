@@ -63,8 +63,8 @@ class Database(Protocol):
     def remote(self) -> bool:
         """Whether asking it may take longer than an event loop should wait."""
 
-    def read(self) -> AbstractContextManager[Transaction]:
-        """All reads see one moment."""
+    def read(self, *, patient: bool = False) -> AbstractContextManager[Transaction]:
+        """All reads see one moment.  `patient`: they may take longer than what a request waits for."""
 
     def write(self, *, durable: bool = True) -> AbstractContextManager[Transaction]:
         """Kept at the end and dropped by an exception.

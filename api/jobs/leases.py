@@ -275,7 +275,11 @@ class Leases:
     def workers(self, within_s: float = 2 * LEASE_S) -> dict[str, int]:
         """Slots of the workers that are ready and were heard of lately, by name."""
         with self.database.read() as db:
-            rows = db.execute("SELECT name, slots FROM workers WHERE seen_at > ? AND slots > 0", (db.now - within_s,))
+            now = db.now  # later than that: by a clock that was set back since
+            rows = db.execute(
+                "SELECT name, slots FROM workers WHERE seen_at > ? AND seen_at < ? AND slots > 0",
+                (now - within_s, now + within_s),
+            )
             return {r["name"]: r["slots"] for r in rows}
 
 

@@ -61,7 +61,7 @@ class SqliteDatabase:
             return int(db.execute("PRAGMA user_version").fetchone()[0])
 
     @contextlib.contextmanager
-    def read(self) -> Iterator[Transaction]:
+    def read(self, *, patient: bool = False) -> Iterator[Transaction]:
         with _typed(self.path):
             db = self._connection()
             db.execute("BEGIN")

@@ -74,7 +74,8 @@ _READY: Final = """
 SELECT q.task FROM queue q JOIN tasks t ON t.id = q.task
 WHERE q.lane = :lane AND q.tenant = :tenant AND (q.not_before <= :now OR q.not_before > :longest)
   AND (:code = '' OR :kinds LIKE '% ' || t.kind || ' %' AND (t.code = :code OR t.code NOT IN
-    (SELECT c.code FROM codes c JOIN workers v ON v.name = c.worker WHERE v.seen_at > :alive AND v.slots > 0)))
+    (SELECT c.code FROM codes c JOIN workers v ON v.name = c.worker
+     WHERE v.seen_at > :alive AND v.seen_at < :later AND v.slots > 0)))
 ORDER BY q.task LIMIT 1
 """
 
@@ -88,6 +89,7 @@ def next_in(db: Transaction, lanes: Collection[int], now: float, able: Able = AN
         "code": able.code,
         "kinds": f" {' '.join(sorted(able.kinds))} ",
         "alive": now - ALIVE_S,
+        "later": now + ALIVE_S,  # later still: likewise
     }
     found: list[tuple[int, int, int, str]] = []
     for lane in lanes:

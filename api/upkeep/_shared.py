@@ -38,7 +38,7 @@ def examine_shared(database: Database, blobs: BlobStore) -> Findings:
     except StoreDamaged as e:
         found.database.append(str(e))
         return found
-    with database.read() as db:
+    with database.read(patient=True) as db:
         for what, statement in _FOLLOWS.items():
             row = db.execute(statement).fetchone()
             if row is not None:

@@ -11,6 +11,7 @@ from planner.api.jobs.blobs import Blob
 from planner.api.jobs.calendar import Calendar
 from planner.api.jobs.store import Store
 from planner.api.jobs.tasks import Task
+from planner.api.jobs.turns import Able
 from planner.api.jobs.worker import Worker
 
 DAY = 86400.0
@@ -173,3 +174,13 @@ def test_a_job_and_its_events_end_no_earlier_than_they_begin(store: Store, clock
     moments = [e.at for e in store.events("a", job)]
     assert len(moments) == 3
     assert moments == sorted(moments)
+
+
+def test_a_worker_of_before_the_clock_was_set_back_is_not_waited_for(store: Store, clock: Clock) -> None:
+    clock.ahead = HOUR
+    store.leases.heartbeat("of before", (), pid=1, slots=1, code="c")
+    clock.ahead = 0.0
+    submit(store, 1)
+    assert store.leases.workers() == {}
+    claim = store.leases.claim("of another code", (0, 1, 2), able=Able(frozenset(("plan",)), "another"))
+    assert claim is not None

@@ -449,3 +449,24 @@ def test_a_server_that_only_reads_is_not_ready(url: str, tmp_path: Path) -> None
             with pytest.raises(StoreBusy, match="read-only"):
                 store.expect_writable()
         store.database.close()
+
+
+def test_who_looks_at_all_rows_may_take_longer_than_a_request(opened: Callable[..., Store]) -> None:
+    database = opened().database
+    limits = []
+    for patient in (False, True):
+        with database.read(patient=patient) as db:
+            limits.append(db.execute("SELECT current_setting('statement_timeout')").fetchone()[0])
+    assert limits == ["30s", "0"]
+
+
+def test_a_pooler_that_stands_in_between_is_named() -> None:
+    psycopg = pytest.importorskip("psycopg")
+    from planner.api.jobs.postgres.faults import store_error
+
+    refused = psycopg.OperationalError("connection failed: FATAL:  unsupported startup parameter: options")
+    forgotten = psycopg.errors.InvalidSqlStatementName('prepared statement "_pg3_12" does not exist')
+    for error in (refused, forgotten):
+        found = store_error("host=h", error)
+        assert isinstance(found, StoreUnusable)
+        assert "a pooler stands between" in str(found)

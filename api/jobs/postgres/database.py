@@ -38,6 +38,7 @@ _DEFAULTS: Final = {
     "application_name": "planner",
 }
 _OPTIONS: Final = "-c lock_timeout=10s -c statement_timeout=30s -c idle_in_transaction_session_timeout=60s"
+_PATIENT: Final = "SET LOCAL statement_timeout = 0"  # all rows may take longer than what a request waits for
 
 
 class _Transaction:
@@ -89,6 +90,7 @@ class PostgresDatabase:
         """Changes the tables to those of this program; their versions before and after.  StoreUnusable."""
         where, address = _address(url)
         with _opened(address, where) as db:
+            db.execute(_PATIENT)
             return migrate(db)
 
     def load(
@@ -98,8 +100,10 @@ class PostgresDatabase:
         return load(self._address, self.where, columns, rows)
 
     @contextlib.contextmanager
-    def read(self) -> Iterator[Transaction]:
+    def read(self, *, patient: bool = False) -> Iterator[Transaction]:
         with self._begun("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") as (db, _):
+            if patient:
+                db.execute(_PATIENT)
             yield _Transaction(db, None, "", self.now)
             db.execute("COMMIT")
 
@@ -122,8 +126,7 @@ class PostgresDatabase:
         pass  # the server sees to it
 
     def check(self) -> None:
-        with self.read() as db:
-            db.execute("SET LOCAL statement_timeout = 0")  # all rows may take longer than what a request waits for
+        with self.read(patient=True) as db:
             for table in TABLES:
                 db.execute(f"SELECT COUNT(t.*) FROM {table} t").fetchone()
 

@@ -27,12 +27,20 @@ _DAMAGED: Final = frozenset(("XX001", "XX002"))
 _PASSING: Final = frozenset(
     ("53000", "53200", "53300", "55P03", "57014", "57P01", "57P02", "57P03", "57P05", "25006", "25P03")
 )
+# A pooler refuses what a connection begins with, or gives each transaction another connection (26000: a statement that
+# was prepared on the one before).
+_POOLED: Final = "26000", "unsupported startup parameter"
 
 
 def store_error(where: str, e: psycopg.Error) -> StoreError:
     """`where`: the database, without its password."""
     code = e.sqlstate or ""
     said = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+    if code == _POOLED[0] or _POOLED[1] in said:
+        return StoreUnusable(
+            f"{where}: a pooler stands between, which does not pass on what the store needs ({said}); name the server"
+            " itself, or a pooler in session mode that ignores the startup parameter `options` (docs/deploy.md)"
+        )
     if code in _CONFLICTS:
         return StoreConflict(f"{where}: others wrote to the same rows ({said}); try again")
     if code in _FULL:

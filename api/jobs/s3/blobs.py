@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Final
 
@@ -215,11 +216,22 @@ class S3Blobs:
         """Gives objects without a row one: children put them whose worker was lost before it knew of them."""
         with self.database.read() as db:
             before = db.now - young_s
-        for digest, size, written in self.bucket.objects():
-            if written < before and digest not in self:
-                with contextlib.suppress(BlobMissing), self.database.write() as db:
-                    db.execute(
-                        "INSERT INTO blobs (digest, size, touched_at, stored_at) VALUES (?, ?, ?, ?)"
-                        " ON CONFLICT DO NOTHING",
-                        (digest, size, written, written),
-                    )
+        old = (found for found in self.bucket.objects() if found[2] < before)
+        while batch := list(islice(old, BATCH)):
+            self._give_rows(batch)
+
+    @repeated
+    def _give_rows(self, objects: Sequence[tuple[str, int, float]]) -> None:
+        """`objects`: digest, size, and when it was written; those that have a row already are left alone."""
+        places = ", ".join("?" * len(objects))
+        with self.database.read() as db:
+            rows = db.execute(f"SELECT digest FROM blobs WHERE digest IN ({places})", [d for d, _, _ in objects])
+            known = {row["digest"] for row in rows.fetchall()}
+        strays = sorted(o for o in objects if o[0] not in known)  # in one order, so that nobody waits in a circle
+        if strays:
+            with self.database.write() as db:
+                db.executemany(
+                    "INSERT INTO blobs (digest, size, touched_at, stored_at) VALUES (?, ?, ?, ?)"
+                    " ON CONFLICT DO NOTHING",
+                    [(digest, size, written, written) for digest, size, written in strays],
+                )
