@@ -26,6 +26,7 @@ from planner.api.jobs.problems import PROBLEMS as WORK
 from planner.api.jobs.problems import URN
 
 __all__ = [
+    "COMPUTED",
     "MEDIA_TYPE",
     "MOST_ERRORS",
     "PROBLEMS",
@@ -66,6 +67,8 @@ _WORK: Final[Mapping[str, str]] = {
     "child-memory": "Send a smaller problem, or raise `--child-memory`.",
     "child-cpu": "Send a smaller problem or a time limit, or raise `--child-cpu`.",
     "child-wall": "Send a smaller problem or a time limit, or raise `--child-wall`.",
+    "child-disk": "No model that is one needs so many files, or so large ones.",
+    "child-processes": "No model that is one needs so many.",
     "child-died": "Its process was killed, or crashed, at every attempt.",
     "result-too-large": "Send a smaller problem.",
     "storage-full": "Nothing of the request was kept; come back later.",
@@ -112,6 +115,11 @@ PROBLEMS: Final[Mapping[str, ProblemType]] = {
     "unavailable": ProblemType(503, "The service is not ready", "It starts, stops, or cannot reach its store."),
     **{name: ProblemType(*fields, _WORK[name]) for name, fields in WORK.items()},
 }
+# What becomes of anything that is computed from stored inputs.
+COMPUTED: Final = (
+    *("not-found", "validation", "input-invalid", "result-too-large", "queue-full", "storage-full", "input-lost"),
+    *(name for name in WORK if name.startswith("child-")),
+)
 
 
 def clipped(text: str, most: int) -> str:

@@ -24,9 +24,10 @@ from planner.api.jobs.blob_store import BlobStore
 from planner.api.jobs.blobs import Blob
 from planner.api.jobs.errors import BlobDamaged, BlobMissing, StoreFull, StoreUnusable
 
-__all__ = ["CODE", "ResultInvalid", "Taken", "hand_out", "lay_in", "size_of", "take_in"]
+__all__ = ["CODE", "WRITTEN", "ResultInvalid", "Taken", "hand_out", "lay_in", "size_of", "take_in"]
 
 CODE: Final = "code"
+WRITTEN: Final = ("work", "out")  # by the child
 FILES: Final = 1000  # of a result
 PIECE: Final = 1 << 20
 _PACKAGE: Final = Path(version.__file__).resolve().parent
@@ -43,7 +44,7 @@ class ResultInvalid(Exception):
 def lay_in(blobs: BlobStore, inputs: Mapping[str, str], folder: Path) -> None:
     """Makes the folder of a child, with its inputs.  What is not kept any more is not there.  OSError, StoreBusy,
     StoreUnusable."""
-    for name in ("in", "work", "out", CODE):
+    for name in ("in", *WRITTEN, CODE):
         (folder / name).mkdir(parents=True, mode=0o700)
     (folder / CODE / "planner").symlink_to(_PACKAGE)
     for name, digest in inputs.items():

@@ -19,7 +19,8 @@ CPU_GRACE_S = 10  # of processor time, likewise: between SIGXCPU and SIGKILL
 class Limits:
     """`memory_bytes` beyond what the child maps when it begins; `cpu_s` of each process, `wall_s` of the whole;
     `grace_s` between the question for the best so far and the end; `file_bytes` of any file it writes; `result_bytes`
-    of all that it hands in."""
+    of all that it hands in; `disk_bytes` and `files` of all that lies where it works; `threads` of all its processes.
+    """
 
     memory_bytes: int = 8 << 30
     cpu_s: int = 3600
@@ -28,6 +29,9 @@ class Limits:
     file_bytes: int = 1 << 30
     result_bytes: int = 512 << 20
     open_files: int = 256
+    disk_bytes: int = 4 << 30
+    files: int = 10_000
+    threads: int = 512
 
 
 def impose(limits: Limits) -> None:

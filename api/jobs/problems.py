@@ -19,6 +19,8 @@ PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "child-memory": (422, "The computation needs more memory than one request may have"),
     "child-cpu": (422, "The computation needs more processor time than one request may have"),
     "child-wall": (422, "The computation takes longer than one request may"),
+    "child-disk": (422, "The computation writes more than one request may"),
+    "child-processes": (422, "The computation starts more processes than one request may"),
     "child-died": (500, "The computation ended several times without an answer"),
     "result-too-large": (422, "The result is larger than one may be"),
     "storage-full": (507, "No space is left for the result"),

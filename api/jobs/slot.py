@@ -16,8 +16,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from planner.api.jobs.errors import BlobDamaged, BlobMissing, LeaseLost, StoreBusy, StoreFull
+from planner.api.jobs.excess import excess
 from planner.api.jobs.forks import Child
-from planner.api.jobs.handover import ResultInvalid, Taken, size_of, take_in
+from planner.api.jobs.handover import WRITTEN, ResultInvalid, Taken, size_of, take_in
 from planner.api.jobs.lanes import LARGE
 from planner.api.jobs.limits import CPU_GRACE_S, Limits
 from planner.api.jobs.problems import PROBLEMS, URN, problem
@@ -159,8 +160,14 @@ class Slot:
         return [self.child.process.sentinel] if self.deaf else [self.child.process.sentinel, self.child.receiver]
 
     def watch(self) -> None:
-        """Notes the processor time, to tell later why a child was ended."""
+        """Notes the processor time, to tell later why a child was ended; ends one that takes too much."""
         self.cpu_s = max(self.cpu_s, self.child.cpu_s())
+        if self.answer is None and not self.dropped:
+            found = excess(self.child.pid, [self.child.folder / name for name in WRITTEN], self.limits)
+            if found is not None:
+                name, message = found
+                self.answer = {"kind": "error", "problem": problem(name, message), "lasting": False}
+                self.child.kill()
 
     def _listen(self) -> bool:
         """Whether more may come."""

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Request, Response
 
 from planner.api.auth import Tenant
 from planner.api.descriptions import BINARY, header, link, problems
-from planner.api.errors import Problem
+from planner.api.errors import COMPUTED, Problem
 from planner.api.jobs.records import Plan, TaskState
 from planner.api.jobs.tasks import Task
 from planner.api.links import progress_of
@@ -96,10 +96,7 @@ async def list_artifacts(request: Request, tenant: Tenant, plan_id: PlanId) -> R
         },
         202: PENDING,
         304: {"description": "The caller has it"},
-        **problems(
-            *("not-found", "validation", "target-refuses", "input-invalid", "usage", "child-memory", "child-cpu"),
-            *("child-wall", "result-too-large", "queue-full", "storage-full", "input-lost", "child-died"),
-        ),
+        **problems(*COMPUTED, "target-refuses", "usage"),
     },
 )
 async def get_artifact(

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from planner.api.auth import Tenant
 from planner.api.descriptions import header, problems
+from planner.api.errors import COMPUTED
 from planner.api.respond import VARY, accepted
 from planner.api.routes.artifacts import PENDING, pending, waits
 from planner.api.routes.plans import Prefer
@@ -37,10 +38,7 @@ Side = Annotated[str, Path(description="Id of a plan.", json_schema_extra={"patt
         },
         202: PENDING,
         304: {"description": "The caller has it"},
-        **problems(
-            *("not-found", "not-acceptable", "validation", "input-invalid", "child-memory", "child-cpu", "child-wall"),
-            *("result-too-large", "queue-full", "storage-full", "input-lost", "child-died"),
-        ),
+        **problems(*COMPUTED, "not-acceptable"),
     },
 )
 async def get_diff(

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from planner.api.auth import Tenant
 from planner.api.descriptions import header, problems
+from planner.api.errors import COMPUTED
 from planner.api.routes.artifacts import PENDING, explanation_of, pending, waits
 from planner.api.routes.plans import PlanId, Prefer
 from planner.api.service import service_of
@@ -29,10 +30,7 @@ router = APIRouter(tags=["explanations"])
         },
         202: PENDING,
         304: {"description": "The caller has it"},
-        **problems(
-            *("not-found", "validation", "usage", "input-invalid", "child-memory", "child-cpu", "child-wall"),
-            *("cannot-fit", "no-plan", "result-too-large", "queue-full", "storage-full", "input-lost", "child-died"),
-        ),
+        **problems(*COMPUTED, "usage", "cannot-fit", "no-plan"),
     },
 )
 async def get_explanation(

@@ -68,6 +68,20 @@ def _do(work: JobInput, tell: Tell) -> JobResult:
                 os._exit(7)
         case "fill the disk":
             Path("big").write_bytes(bytes(work.limits.file_bytes + 1))
+        case "write much":
+            for k in range(20):
+                Path(str(k)).write_bytes(bytes(1 << 20))
+            time.sleep(60)
+        case "write many":
+            for k in range(200):
+                Path(str(k)).mkdir()
+            time.sleep(60)
+        case "start many":
+            for _ in range(40):
+                if os.fork() == 0:
+                    time.sleep(60)
+                    os._exit(0)
+            time.sleep(60)
         case "hand in too much":
             return JobResult({"big": (bytes(work.limits.result_bytes + 1), "")})
         case "babble":

@@ -156,6 +156,34 @@ def test_an_import_beyond_its_limit_is_said_as_one_and_shared_with_nobody(store:
 
 
 @pytest.mark.parametrize(
+    ("what", "problem"), [("much", "child-disk"), ("many", "child-disk"), ("start", "child-processes")]
+)
+def test_a_child_that_takes_more_than_the_kernel_counts_is_ended(store: Store, what: str, problem: str) -> None:
+    limits = replace(SMALL, disk_bytes=10 << 20, files=100, threads=30)
+    with working(store, limits=limits, entry=misbehaving) as worker:
+        task = does("start many" if what == "start" else f"write {what}")
+        begun = store.ensure(task, "a")
+        until(worker, lambda: worker._at_work)
+        group = worker._at_work[0].child.pid
+        until(worker, lambda: store.state(begun.id).ended)
+        assert problem_of(store.state(begun.id)) == problem
+        until(worker, lambda: not worker._at_work)
+        until(worker, lambda: not _alive(group))
+    assert store.ensure(task, "a").status == "queued"  # another time it may be another model
+
+
+def _alive(group: int) -> list[str]:
+    """Processes of a group that have not ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, of = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(of) == group and state not in "ZX":
+                found.append(stat.parent.name)
+    return found
+
+
+@pytest.mark.parametrize(
     "words",
     [
         "no JSON",
