@@ -22,7 +22,7 @@ def send_span(spans: Spans | None, store: Store, slot: Slot) -> None:
         [(r.parent, r.at) for r in requests],
         ended - (time.monotonic() - slot.child.started),
         ended,
-        slot.marks,
+        slot.hearing.marks,
         {
             "planner.task": slot.claim.task,
             "planner.jobs": [r.job for r in requests],

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import secrets
 import signal
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,9 +17,10 @@ from planner.api.jobs.errors import BlobDamaged, BlobMissing, LeaseLost, StoreBu
 from planner.api.jobs.excess import excess
 from planner.api.jobs.forks import Child
 from planner.api.jobs.handover import WRITTEN, ResultInvalid, Taken, size_of, take_in
+from planner.api.jobs.hearing import Hearing
 from planner.api.jobs.lanes import LARGE
 from planner.api.jobs.limits import CPU_GRACE_S, Limits
-from planner.api.jobs.problems import PROBLEMS, URN, problem
+from planner.api.jobs.problems import URN, problem
 from planner.api.jobs.records import Claim
 from planner.api.jobs.spells import Spells, go, stop
 from planner.api.jobs.store import Store
@@ -30,10 +29,6 @@ __all__ = ["Slot"]
 
 FLUSH_S = 0.2  # between two writings of progress
 INPUT_LOST = f"{URN}input-lost"
-TOLD = 16 << 20  # bytes that a child may say in all: what it says is kept
-FIGURES = ("incumbent_s", "bound_s", "gap", "seconds")
-DEPTH = 30  # of lists and objects inside each other, in a message
-MARKS = 100  # phases of a child that are remembered
 ORPHANED = 255  # what multiprocessing says of a child whose fork server died, and took it along
 AGAIN_S = 1.0  # between two tries to hand in a result
 AT_ONCE = 8 << 20  # bytes of a result that is copied within a round of the worker
@@ -45,7 +40,7 @@ log = logging.getLogger("planner.worker")
 @dataclass(slots=True)
 class Slot:
     """`why` it was asked to end (`cancelled` or `child-wall`), and when; `dropped`: nobody waits for its answer;
-    `deaf`: nothing more will be heard.  `outcome`: how it ended, and `marks`: when its phases began, for spans."""
+    `deaf`: nothing more will be heard.  `outcome`: how it ended, for spans."""
 
     claim: Claim
     child: Child
@@ -54,24 +49,20 @@ class Slot:
     end_requested_at: float = 0.0
     dropped: bool = False
     deaf: bool = False
-    begun_s: float | None = None
     cpu_s: float = 0.0
     metered_s: float = 0.0
     heavy: bool = field(init=False)
     spells: Spells = field(init=False)
-    answer: Mapping[str, Any] | None = None
+    hearing: Hearing = field(init=False)
     outcome: str = ""
-    marks: list[tuple[str, float]] = field(default_factory=list)
-    _events: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
-    _progress: dict[str, Any] = field(default_factory=dict)
     _flushed: float = 0.0
     _taking: Future[Taken] | None = None
     _again: float = 0.0  # when a result is handed in again that could not be
-    _told: int = 0
 
     def __post_init__(self) -> None:
         self.heavy = self.claim.lane == LARGE
         self.spells = Spells(self.child.started)
+        self.hearing = Hearing(self.child.started)
 
     @property
     def tenant(self) -> str:
@@ -99,16 +90,12 @@ class Slot:
         """It stands still until it is resumed; its lease is held on."""
         stop(self.child.pid)
         self.spells.pause()
-        self._say_paused(True)
+        self.hearing.pause(True)
 
     def resume(self) -> None:
         go(self.child.pid)
         self.spells.resume()
-        self._say_paused(False)
-
-    def _say_paused(self, paused: bool) -> None:
-        self._progress["paused"] = paused
-        self._events.append(("progress", {"paused": paused}))
+        self.hearing.pause(False)
 
     def drop(self) -> None:
         """The lease is lost: the child works for nobody."""
@@ -140,14 +127,15 @@ class Slot:
                 self.child.kill()
         if self.dropped:
             return
-        ended = gone or self.answer is not None
+        ended = gone or self.hearing.answer is not None
         try:
-            if (self._events or self._progress) and (ended or now > self._flushed + FLUSH_S):
-                store.leases.report(self.claim, self._events, self._progress)
-                self._events, self._progress, self._flushed = [], {}, now
+            said = self.hearing
+            if (said.events or said.progress) and (ended or now > self._flushed + FLUSH_S):
+                store.leases.report(self.claim, said.events, said.progress)
+                said.events, said.progress, self._flushed = [], {}, now
             if ended and self._conclude(store):
                 self.dropped = True
-                self.outcome = "died" if self.answer is None else self.answer["kind"]
+                self.outcome = "died" if self.hearing.answer is None else self.hearing.answer["kind"]
                 self.child.kill()  # it has nothing left to do
         except LeaseLost as e:
             log.warning("%s", e)
@@ -162,11 +150,11 @@ class Slot:
     def watch(self) -> None:
         """Notes the processor time, to tell later why a child was ended; ends one that takes too much."""
         self.cpu_s = max(self.cpu_s, self.child.cpu_s())
-        if self.answer is None and not self.dropped:
+        if self.hearing.answer is None and not self.dropped:
             found = excess(self.child.pid, [self.child.folder / name for name in WRITTEN], self.limits)
             if found is not None:
                 name, message = found
-                self.answer = {"kind": "error", "problem": problem(name, message), "lasting": False}
+                self.hearing.answer = {"kind": "error", "problem": problem(name, message), "lasting": False}
                 self.child.kill()
 
     def _listen(self) -> bool:
@@ -177,58 +165,16 @@ class Slot:
             return False
         try:
             for data in messages:
-                self._told += len(data)
-                if self._told > TOLD:
-                    raise ValueError(f"more than {TOLD} bytes")
-                self._take(_read(data))
+                self.hearing.hear(data)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as e:
             log.error("task %d: its child speaks no sense (%r)", self.claim.task, e)
             self.child.kill()
             return False
         return True
 
-    def _mark(self, phase: str) -> None:
-        if len(self.marks) < MARKS:
-            self.marks.append((phase[:100], time.time()))
-
-    def _take(self, message: dict[str, Any]) -> None:
-        match message.pop("kind"):
-            case "begun":
-                self.begun_s = message["at"] - self.child.started
-                self._mark("begins")
-            case "progress":
-                figures = {n: None if message[n] is None else float(message[n]) for n in FIGURES}
-                self._progress |= figures
-                self._events.append(("progress", figures))
-            case "phase":
-                self._progress["phase"] = str(message["phase"])
-                self._mark(str(message["phase"]))
-                self._events.append(("phase", {"phase": str(message["phase"])}))
-            case "message":
-                self._events.append(("message", {"text": str(message["text"])}))
-            case "error":
-                self.answer = {
-                    "kind": "error",
-                    "problem": _problem_of(message["problem"]),
-                    "lasting": message["lasting"] is True,
-                }
-            case "died":
-                self.answer = {"kind": "died", "how": str(message["how"])}
-            case "fault":
-                self.answer = {"kind": "fault", "trace": str(message["trace"])}
-            case "result":
-                plan = message["plan"]
-                self.answer = {
-                    "kind": "result",
-                    "files": {str(name): list(file) for name, file in message["files"].items()},
-                    "summary": dict(message["summary"]),
-                    "plan": None if plan is None else str(plan),
-                    **{name: message[name] is True for name in ("cancelled", "shared", "limited")},
-                }
-
     def _conclude(self, store: Store) -> bool:
         """Whether the end is written: a large result takes its time."""
-        answer = self.answer
+        answer = self.hearing.answer
         if answer is None:
             self._conclude_death(store)
         elif answer["kind"] == "died":
@@ -279,11 +225,11 @@ class Slot:
     def _taken(self, store: Store) -> Taken | None:
         """The result of the child; None while a large one is being copied beside the worker's own rounds, in which
         leases are renewed.  Errors as of `take_in`."""
-        assert self.answer is not None
+        assert self.hearing.answer is not None
         if time.monotonic() < self._again:
             return None
         if self._taking is None:
-            folder, files, plan = self.child.folder, self.answer["files"], self.answer["plan"]
+            folder, files, plan = self.child.folder, self.hearing.answer["files"], self.hearing.answer["plan"]
             take = partial(take_in, store.blobs, folder, files, plan, self.limits.result_bytes)
             if size_of(folder) <= AT_ONCE and not store.blobs.remote:
                 return take()
@@ -343,32 +289,3 @@ class Slot:
 
     def _too_long(self) -> dict[str, Any]:
         return problem("child-wall", f"it was ended after {self.limits.wall_s:g} s")
-
-
-def _read(data: bytes) -> dict[str, Any]:
-    """A message.  ValueError for what is none."""
-    message = json.loads(data)
-    _check_depth(message)
-    if b"\\ud" in data.lower():  # halves of characters, which no answer of the service could hold
-        message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
-    found: dict[str, Any] = message
-    return found
-
-
-def _problem_of(said: Mapping[str, Any]) -> dict[str, Any]:
-    """The problem that a child says, as this program says it: the service shows it to whoever asks."""
-    name = str(said["type"]).removeprefix(URN)
-    if name not in PROBLEMS:
-        raise ValueError(f"{name[:80]!r} is no problem")
-    numbers = ("lower_bound_bytes", "sufficient_bytes")
-    more = {n: None if said[n] is None else int(said[n]) for n in numbers if n in said}
-    return problem(name, str(said["detail"]), **more)
-
-
-def _check_depth(value: object, deepest: int = DEPTH) -> None:
-    """ValueError for what is nested deeper than anything that a child says: the store could not write it."""
-    if deepest == 0:
-        raise ValueError(f"nested deeper than {DEPTH}")
-    if isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            _check_depth(inner, deepest - 1)

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from planner.api.jobs import forks
-from planner.api.jobs import slot as slots
+from planner.api.jobs import forks, hearing
 from planner.api.jobs.errors import StoreBusy, StoreError, StoreUnusable
 from planner.api.jobs.handover import ResultInvalid, size_of, take_in
 from planner.api.jobs.leases import DEATHS
@@ -95,7 +94,7 @@ def test_too_long_is_said(store: Store, worker: Worker) -> None:
 
 def test_a_search_that_takes_too_long_hands_in_its_best(store: Store, worker: Worker) -> None:
     task = store.ensure(does("spin until asked", "plan")).id
-    until(worker, lambda: any(slot.begun_s is not None for slot in worker._at_work))
+    until(worker, lambda: any(slot.hearing.begun_s is not None for slot in worker._at_work))
     (slot,) = worker._at_work
     slot.limits = replace(SMALL, wall_s=slot.ran() + 1.0)  # from when it listens, however long that took
     until(worker, lambda: store.state(task).ended)
@@ -252,7 +251,7 @@ def test_what_a_child_tells_is_bounded(store: Store, worker: Worker) -> None:
 
 
 def test_a_child_that_tells_without_end_is_ended(store: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "TOLD", 4 << 20)
+    monkeypatch.setattr(hearing, "MOST", 4 << 20)
     job = store.submit("a", does("tell without end", "plan"), name="m").job
     until(worker, lambda: store.state(job.task).attempts == 2)
     first = [e for e in store.events("a", job.id, limit=10_000) if e.type == "message"]
@@ -260,13 +259,15 @@ def test_a_child_that_tells_without_end_is_ended(store: Store, worker: Worker, m
 
 
 def test_halves_of_characters_of_a_child_become_whole_ones() -> None:
-    assert slots._read(b'{"kind": "message", "text": "\\ud800 here"}')["text"] == "? here"
+    heard = hearing.Hearing(0.0)
+    heard.hear(b'{"kind": "message", "text": "\\ud800 here"}')
+    assert heard.events == [("message", {"text": "? here"})]
 
 
 def test_cancelling_a_search_gives_its_best_so_far(store: Store, worker: Worker) -> None:
     job = store.submit("a", does("spin until asked", "plan"), name="m").job
     until(worker, lambda: store.job("a", job.id).status == "running")
-    until(worker, lambda: worker._at_work and worker._at_work[0].begun_s is not None)
+    until(worker, lambda: worker._at_work and worker._at_work[0].hearing.begun_s is not None)
     time.sleep(0.1)
     store.cancel("a", job.id)
     until(worker, lambda: store.job("a", job.id).ended)
@@ -278,7 +279,7 @@ def test_cancelling_a_search_gives_its_best_so_far(store: Store, worker: Worker)
 
 def test_cancelling_what_does_not_listen_ends_it_all_the_same(store: Store, worker: Worker) -> None:
     job = store.submit("a", does("sleep deaf", "plan"), name="m").job
-    until(worker, lambda: worker._at_work and worker._at_work[0].begun_s is not None)
+    until(worker, lambda: worker._at_work and worker._at_work[0].hearing.begun_s is not None)
     time.sleep(0.1)
     store.cancel("a", job.id)
     began = time.monotonic()
@@ -320,7 +321,7 @@ def test_a_slot_is_kept_for_short_work(store: Store, worker: Worker) -> None:
 
 def test_without_its_fork_server_work_begins_again_with_another(store: Store, worker: Worker) -> None:
     begun = store.ensure(does("sleep", "plan"))
-    until(worker, lambda: worker._at_work and worker._at_work[0].begun_s is not None)
+    until(worker, lambda: worker._at_work and worker._at_work[0].hearing.begun_s is not None)
     pid = worker._at_work[0].child.process.pid
     assert pid is not None
     server = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -343,7 +344,10 @@ def test_the_environment_changes_where_a_process_begins_and_at_no_other_time(
 
 def test_a_result_that_finds_no_space_is_handed_in_once_there_is_some(store: Store, worker: Worker) -> None:
     begun = store.ensure(does("nothing"))
-    until(worker, lambda: (worker._at_work and worker._at_work[0].answer is not None) or store.state(begun.id).ended)
+    until(
+        worker,
+        lambda: (worker._at_work and worker._at_work[0].hearing.answer is not None) or store.state(begun.id).ended,
+    )
     assert store.state(begun.id).status == "succeeded"
     full = store.ensure(does("babble", "plan"))
     until(worker, lambda: store.state(full.id).status == "running")
@@ -526,6 +530,6 @@ def test_a_result_that_is_not_as_it_was_said_is_computed_again(
     begun = store.ensure(does("spin until asked", "plan"))
     until(worker, lambda: worker._at_work)
     (slot,) = worker._at_work
-    slot.answer = {"kind": "result", "files": files, "summary": {}, "plan": None, "cancelled": False}
+    slot.hearing.answer = {"kind": "result", "files": files, "summary": {}, "plan": None, "cancelled": False}
     until(worker, lambda: store.state(begun.id).attempts == 2)
     assert slot not in worker._at_work

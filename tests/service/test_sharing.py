@@ -58,7 +58,7 @@ def _slot(worker: Worker, task: int) -> Slot:
 
 
 def _ran(worker: Worker, task: int) -> bool:
-    return any(s.claim.task == task and s.begun_s is not None for s in worker._at_work)
+    return any(s.claim.task == task and s.hearing.begun_s is not None for s in worker._at_work)
 
 
 def test_short_work_is_answered_while_long_work_of_another_fills_every_lane(store: Store, worker: Worker) -> None:
@@ -95,7 +95,7 @@ def test_tenants_are_charged_the_processor_time_of_their_children(
     monkeypatch.setattr(sharing, "IDLE", 0.0)
     store.ensure(does("spin", mesh=WIDE), "busy")
     store.ensure(does("sleep"), "idle")
-    until(worker, lambda: len(worker._at_work) == 2 and all(s.begun_s is not None for s in worker._at_work))
+    until(worker, lambda: len(worker._at_work) == 2 and all(s.hearing.begun_s is not None for s in worker._at_work))
     until(worker, lambda: cpu_of(next(s.child.pid for s in worker._at_work if s.tenant == "busy")) > 0.3)
     worker._beaten = 0.0
     worker.turn()
