@@ -86,7 +86,7 @@ def test_floats_of_every_width_are_planned():
     for kind in (TensorProto.FLOAT8E8M0, TensorProto.FLOAT6E2M3, TensorProto.FLOAT6E3M2):
         x = helper.make_tensor_value_info("x", kind, [4, 8])
         made = model(
-            [helper.make_node("Cast", ["x"], ["y"], to=FLOAT)], inputs=[x], opsets=[helper.make_opsetid("", 26)]
+            [helper.make_node("Cast", ["x"], ["y"], to=FLOAT)], inputs=[x], opsets=[helper.make_opsetid("", 28)]
         )
         assert planned(made).plans
 
