@@ -35,11 +35,11 @@ from tests.service.process import served
 ROOT = Path(__file__).parents[2]
 LIMITS = ("--upload-limit", "1MiB", "--child-memory", "2GiB", "--child-cpu", "20", "--child-wall", "60")
 PATIENCE = ("--most-wait", "5", "--longest-stream", "1", "--heartbeat", "0.2", "--queue", "1000000", "--rate", "0")
-# What a well-formed request may be answered or refused with (304: If-None-Match: *); the hooks check that it is not
-# refused for its form.
+# What a well-formed request may be answered or refused with (304: If-None-Match: *, 409: the job has not ended); the
+# hooks check that it is not refused for its form.
 CONFIG = """
 [checks.positive_data_acceptance]
-expected-statuses = ["2xx", "304", "400", "401", "404", "412", "422", "431"]
+expected-statuses = ["2xx", "304", "400", "401", "404", "409", "412", "422", "431"]
 """
 SHOWN = 20_000  # characters of what Schemathesis says of a round that failed
 

@@ -7,8 +7,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from planner.api.jobs.requests import search_options
+from planner.emit import Given, emit
 from planner.errors import InputError
 from planner.frontends import import_bytes
+from planner.planning import PlanDocument
 from planner.requests.cancel import Cancellation
 from planner.requests.searcher import Searcher
 from planner.requests.watch import Silent
@@ -106,3 +108,11 @@ def test_a_gradient_of_unknown_shape_is_moved_nowhere():
     loss = helper.make_tensor_value_info("loss", FLOAT, [])
     answer = planned(model(nodes, inputs=[x, labels], outputs=[loss], initializers=[w, b]), mode="training")
     assert answer.plans
+
+
+def test_positions_are_split_in_a_model_without_parameters():
+    x = helper.make_tensor_value_info("x", INT64, [4, 8])
+    nodes = [helper.make_node("Cast", ["x"], ["h"], to=FLOAT), helper.make_node("Relu", ["h"], ["y"])]
+    found = planned(model(nodes, inputs=[x]), pin=["h d1=x"], mesh="2", mode="training")
+    with pytest.raises(InputError, match=r"parameters are whole over it \(there are none\)"):
+        emit("torchtitan", Given(PlanDocument.model_validate_json(found.plans[0])))
