@@ -33,12 +33,18 @@ def own_folder(folder: Path) -> Iterator[None]:
 
 
 def bury(base: Path, dead: Callable[[str], None]) -> None:
-    """Tells of every folder that nobody holds any more, by name, and removes it."""
-    with _held(base):
-        for folder in base.iterdir():
-            with contextlib.suppress(BlockingIOError, FileNotFoundError), _held(folder, fcntl.LOCK_NB):
-                dead(folder.name)
-                remove(folder)
+    """Tells of every folder that nobody holds any more, by name, and removes it.
+
+    Only the look whether somebody holds a folder keeps out others who make theirs: removing may take long."""
+    for folder in list(base.iterdir()):
+        with contextlib.ExitStack() as own:
+            try:
+                with _held(base):
+                    own.enter_context(_held(folder, fcntl.LOCK_NB))
+            except (BlockingIOError, FileNotFoundError):
+                continue
+            dead(folder.name)
+            remove(folder)
 
 
 @contextlib.contextmanager

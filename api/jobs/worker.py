@@ -47,7 +47,7 @@ BEAT_S = LEASE_S / 5
 LOOK_S = 0.05  # between two looks at the store where nothing else wakes the worker
 CLAIM_S = 0.5  # between two tries to claim where nothing was written: leases run out, and workers die, all the same
 CHECKPOINT_S = 2.0
-APART_S = 5.0  # for which a worker that cannot reach the inputs of tasks leaves them to others
+APART_S = 5.0  # for which a worker that cannot reach the inputs of tasks, or begin a process, leaves them to others
 ORPHAN_S = 60.0
 PURGE_S = 3600.0
 NEVER_S = 1e11  # longer ago than any clock says that anything was
@@ -204,10 +204,11 @@ class Worker:
             return
         if not self._forks.ready():  # a claim would wait for it, and its lease run out
             return
-        if time.monotonic() < self._apart_until:
-            return
         self._seen = version
         while lanes := self._sharing.lanes([*self._at_work, *self._laying]):
+            if time.monotonic() < self._apart_until:
+                self._seen = None  # what waits is looked at again
+                return
             self.pulse.beat()
             claim = self.store.leases.claim(self.name, lanes, able=self._able)
             if claim is None:
@@ -262,8 +263,9 @@ class Worker:
         remove(folder)
         if isinstance(why, EOFError):
             self.store.leases.lost(claim, "the process that starts others has ended")
-        else:
-            self.store.leases.died(claim, "no process could be started")
+        else:  # the machine has no room, descriptors or processes left, which says nothing of the task
+            self._apart_until = time.monotonic() + APART_S
+            self.store.leases.lost(claim, "no process could be started")
 
     def _hold(self, claim: Claim, child: Child) -> None:
         self._at_work.append(Slot(claim, child, self.limits))

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Header, Path, Request, Response
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from planner.api.auth import Tenant, tenant_of
 from planner.api.descriptions import header, link, problems
@@ -177,7 +178,26 @@ async def get_events(
         return Response(media_type="text/event-stream", headers=headers)
     request.state.stream = True
     body = _stream(service, tenant, job_id, job.task, after, lambda: _may_go_on(request, service, tenant))
-    return StreamingResponse(body, media_type="text/event-stream", headers=headers)
+    return _CountedStream(service, tenant, body, headers)
+
+
+class _CountedStream(StreamingResponse):
+    """Counts from when it is made, so that streams of one moment are not more together than a tenant may have."""
+
+    def __init__(self, service: Service, tenant: str, body: AsyncIterator[bytes], headers: dict[str, str]) -> None:
+        super().__init__(body, media_type="text/event-stream", headers=headers)
+        self._service, self._tenant = service, tenant
+        service.streams[tenant] += 1
+        service.metrics.streams.inc()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._service.metrics.streams.dec()
+            self._service.streams[self._tenant] -= 1
+            if not self._service.streams[self._tenant]:
+                del self._service.streams[self._tenant]
 
 
 def _may_go_on(request: Request, service: Service, tenant: str) -> bool:
@@ -201,8 +221,6 @@ async def _stream(
 ) -> AsyncIterator[bytes]:
     """Ends after the last event, when the server stops, the key is revoked or after long: clients come back with
     `Last-Event-ID`."""
-    service.streams[tenant] += 1
-    service.metrics.streams.inc()
     beat = service.settings.heartbeat
     try:
         yield b"retry: 1000\n\n"
@@ -228,11 +246,6 @@ async def _stream(
                 changed = await watch.wait(max(0.0, min(spoken + beat, until, key_checked + KEY_S) - now))
     except (NotFound, StoreBusy):
         return  # the job was removed, or the store cannot be asked: who comes back is told so
-    finally:
-        service.metrics.streams.dec()
-        service.streams[tenant] -= 1
-        if not service.streams[tenant]:
-            del service.streams[tenant]
 
 
 def _text(seq: int, kind: str, data: dict[str, Any]) -> bytes:

@@ -198,9 +198,10 @@ def _check(plan: PlanDocument, scheme: Scheme) -> None:
     for axis, use in scheme.uses.items():
         if use not in ("context", "expert") or scheme.sizes[axis] == 1 or axis in scheme.sharded:
             continue
-        first = next(iter(plan.parameters))
+        first = next(iter(plan.parameters), None)
+        named = "there are none" if first is None else f"{first}, …"
         raise InputError(
-            f"plan: axis {axis} is {use} parallel, and parameters are whole over it ({first}, …); torchtitan takes the "
+            f"plan: axis {axis} is {use} parallel, and parameters are whole over it ({named}); torchtitan takes the "
             f"ranks of {use} parallelism from those that divide parameters: pin `stored` over {axis}, or rest=zero"
         )
     if scheme.expert > 1 and scheme.tensor > 1:

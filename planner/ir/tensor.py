@@ -13,14 +13,17 @@ __all__ = ["ITEM_BYTES", "Role", "Tensor"]
 # Bytes of one element as it is computed with: sub-byte types take a byte, as runtimes unpack them first.
 ITEM_BYTES: dict[str, int] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
-    "float8e4m3fn": 1, "float8e4m3fnuz": 1, "float8e5m2": 1, "float8e5m2fnuz": 1, "float4e2m1": 1,
+    "float8e4m3fn": 1, "float8e4m3fnuz": 1, "float8e5m2": 1, "float8e5m2fnuz": 1, "float8e8m0": 1,
+    "float6e2m3": 1, "float6e3m2": 1, "float4e2m1": 1,
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "int4": 1, "int2": 1,
     "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "uint4": 1, "uint2": 1,
     "bool": 1, "string": 8, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 
 # Types that are stored in less than a byte, with their bits.
-_NARROW: dict[str, int] = {"int4": 4, "uint4": 4, "float4e2m1": 4, "int2": 2, "uint2": 2}
+_NARROW: dict[str, int] = {
+    "float6e2m3": 6, "float6e3m2": 6, "int4": 4, "uint4": 4, "float4e2m1": 4, "int2": 2, "uint2": 2,
+}  # fmt: skip
 
 
 class Role(StrEnum):

@@ -122,7 +122,7 @@ class _Lowering:
                 continue
             self._run_again(op)
             for name in op.outputs:
-                if name in self.active:
+                if name in self.active and name in redistributions:  # nothing is moved whose shape nobody knows
                     self._redistribute(name, redistributions[name].shared(gradient=True))
             self.out.append(Run(op.name, backward=True))
             for name in dict.fromkeys(op.inputs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from planner.api.jobs import forks, hearing
+from planner.api.jobs import worker as workers
 from planner.api.jobs.errors import StoreBusy, StoreError, StoreUnusable
 from planner.api.jobs.handover import ResultInvalid, size_of, take_in
 from planner.api.jobs.leases import DEATHS
@@ -402,6 +404,27 @@ def test_a_large_result_is_copied_while_the_worker_goes_on(
     go_on.set()
     until(worker, lambda: store.state(begun.id).ended)
     assert store.blobs.read(store.state(begun.id).result["result"].digest) == b"done"
+
+
+def test_a_machine_without_room_for_a_process_is_no_death_of_the_task(
+    store: Store, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker leaves tasks to others for a moment, and takes no second one in that moment."""
+    tries = []
+
+    def scarce(*given: Any) -> Any:
+        tries.append(given)
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(workers, "begin", scarce)
+    for k in range(2):
+        store.ensure(does("nothing", number=k))
+    until(worker, lambda: tries)
+    worker.turn()
+    assert len(tries) == 1
+    with store.database.read() as db:
+        rows = db.execute("SELECT status, deaths, losses FROM tasks ORDER BY losses").fetchall()
+    assert [tuple(r) for r in rows] == [("queued", 0, 0), ("queued", 0, 1)]
 
 
 class Far:

@@ -236,6 +236,36 @@ def test_head_of_a_stream_is_not_a_stream(running: Running) -> None:
     assert 'method="HEAD",route="/v1/jobs/{job_id}/events"' in running.http.get("/metrics").text
 
 
+def test_streams_of_one_moment_are_no_more_than_a_tenant_may_have(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "STREAMS", 2)
+    events = running.http.post(URL, content=b"m", headers=ONNX).json()["links"]["events"]
+
+    async def opened() -> list[int]:
+        async with (
+            httpx.AsyncClient(base_url=running.http.base_url, timeout=20) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            statuses: list[int] = []
+
+            async def one() -> None:
+                async with client.stream("GET", events) as answer:
+                    statuses.append(answer.status_code)
+                    while len(statuses) < 12:
+                        await asyncio.sleep(0.01)
+
+            for _ in range(12):
+                group.create_task(one())
+        return statuses
+
+    assert sorted(asyncio.run(opened())) == [200] * 2 + [429] * 10
+    until = time.monotonic() + 10
+    while running.app.state.service.streams:
+        assert time.monotonic() < until, "streams that have ended are counted"
+        time.sleep(0.01)
+
+
 def test_so_many_requests_of_a_tenant_wait_and_more_are_told_at_once(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,9 @@ from onnx import helper
 
 from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes, load_model
-from planner.ir import Role
+from planner.frontends.file.dtypes import ELEM_TYPE
+from planner.ir import Role, Tensor
+from planner.ir.tensor import ITEM_BYTES
 
 from .frontends_models import (
     BOOL,
@@ -323,3 +325,8 @@ def test_integer_inputs_have_their_type():
     g = imported([node("Cast", "x", "y", to=FLOAT)], [value("x", [2], INT64)], ["y"])
     assert g.tensors["x"].dtype == "int64"
     assert not g.tensors["x"].is_float
+
+
+def test_every_type_of_an_element_has_a_size():
+    assert set(ELEM_TYPE) == set(ITEM_BYTES)
+    assert Tensor("t", (4, 2), "float6e2m3", Role.CONSTANT).stored_bytes == 6

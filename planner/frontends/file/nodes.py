@@ -35,7 +35,7 @@ def _attribute(op: Op, key: str, value: Any) -> onnx.AttributeProto:
     if isinstance(value, np.ndarray):
         return helper.make_attribute(key, tensor_of(value, ""))
     if isinstance(value, bytes):
-        if key in _GRAPHS:
+        if key in _GRAPHS or _declared(op, key) == onnx.AttributeProto.GRAPH:
             return helper.make_attribute(key, onnx.GraphProto.FromString(value))
         if key == "sparse_value":
             return helper.make_attribute(key, onnx.SparseTensorProto.FromString(value))
@@ -54,7 +54,7 @@ def _text(value: Any) -> Any:
 
 
 def _declared(op: Op, key: str) -> int:
-    """Type of an empty list, which its elements cannot tell."""
+    """The type that the operator set says: an empty list, or the bytes of a message, cannot tell."""
     domain, name = split_type(op.type)
     if onnx.defs.has(name, op.opset, domain):
         declared = onnx.defs.get_schema(name, op.opset, domain).attributes.get(key)

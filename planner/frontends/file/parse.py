@@ -15,15 +15,17 @@ import onnx.inliner
 from google.protobuf.message import DecodeError
 
 from planner.errors import InputError
+from planner.frontends.file.checker import check_rest, first_line, nodes_of, subgraphs
 from planner.terminal import quoted, unfit
 
-__all__ = ["MAX_NODES", "MAX_RANK", "captured", "nodes_of", "parse", "subgraphs"]
+__all__ = ["MAX_NODES", "MAX_RANK", "captured", "parse"]
 
 MAX_NODES = 200_000  # after inlining; the largest known training graphs have under 50,000
 MAX_DEPTH = 32  # of control flow inside control flow
 MAX_TENSORS = 1_000_000  # that the graph declares or stores
 MAX_FUNCTIONS = 10_000
 MAX_OPSETS = 1000
+MAX_VERSION = 2**31 - 1  # of an operator set; onnx looks them up as numbers of 32 bits
 MAX_OPERANDS = 20_000  # of one operator, and as many results
 MAX_ATTRIBUTES = 1000  # of one operator
 MAX_ENTRIES = 1_000_000  # of one attribute; tables of tree ensembles have the longest
@@ -58,24 +60,8 @@ def parse(data: bytes, name: str = "model") -> onnx.ModelProto:
     _check_count(name, "nodes", model.graph.node, MAX_NODES)
     _check_inputs(model, name)
     _sort(model.graph, name)
-    _check_rest(model, name)
+    check_rest(model, name)
     return model
-
-
-def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for a in node.attribute:
-        if a.type == onnx.AttributeProto.GRAPH:
-            yield a.g
-        elif a.type == onnx.AttributeProto.GRAPHS:
-            yield from a.graphs
-
-
-def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Every node, those of sub-graphs included."""
-    for node in graph.node:
-        yield node
-        for g in subgraphs(node):
-            yield from nodes_of(g)
 
 
 def captured(graphs: Sequence[onnx.GraphProto], depth: int = 0) -> list[str]:
@@ -184,7 +170,13 @@ def _names_of(node: onnx.NodeProto) -> Iterator[tuple[str, str | bytes]]:
 def _check_opsets(model: onnx.ModelProto, name: str) -> None:
     newest = onnx.defs.onnx_opset_version()
     for entry in model.opset_import:
-        if entry.domain in ("", "ai.onnx") and entry.version > newest:
+        own = entry.domain in ("", "ai.onnx")
+        if not int(own) <= entry.version <= MAX_VERSION:
+            raise InputError(
+                f"{name}: version {entry.version} of the operator set {quoted(entry.domain or 'ai.onnx')}; expected "
+                f"{int(own)} to {MAX_VERSION}. Export the model again."
+            )
+        if own and entry.version > newest:
             raise InputError(f"{name}: operator set {entry.version}; this version of onnx knows up to {newest}.")
 
 
@@ -229,7 +221,7 @@ def _inline(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     try:
         return onnx.inliner.inline_local_functions(model)
     except (RuntimeError, ValueError) as error:
-        raise InputError(f"{name}: its local functions cannot be inlined: {_first_line(error)}") from None
+        raise InputError(f"{name}: its local functions cannot be inlined: {first_line(error)}") from None
 
 
 def _with_nested(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
@@ -290,45 +282,3 @@ def _order(needs: Sequence[Sequence[int]]) -> list[int]:
             if waiting[r] == 0:
                 ready.append(r)
     return ready
-
-
-def _check_rest(model: onnx.ModelProto, name: str) -> None:
-    """`onnx.checker` over a copy without external data and unknown operators."""
-    copy = onnx.ModelProto.FromString(model.SerializeToString())
-    graph = copy.graph
-    declared = {i.name for i in graph.input}
-    stored = [i for i in graph.initializer if i.data_location != onnx.TensorProto.EXTERNAL]
-    for i in graph.initializer:
-        if i.data_location == onnx.TensorProto.EXTERNAL and i.name not in declared:
-            graph.input.append(onnx.helper.make_tensor_value_info(i.name, i.data_type, list(i.dims)))
-    stored = [onnx.TensorProto.FromString(i.SerializeToString()) for i in stored]
-    del graph.initializer[:]
-    graph.initializer.extend(stored)
-    del graph.value_info[:]
-    for o in graph.output:
-        if o.type.WhichOneof("value") in (None, "tensor_type") and not o.type.tensor_type.HasField("shape"):
-            # Exporters leave types of outputs out; inference finds them.
-            o.type.tensor_type.elem_type = o.type.tensor_type.elem_type or onnx.TensorProto.FLOAT
-            o.type.tensor_type.shape.SetInParent()
-    versions = {o.domain: o.version for o in copy.opset_import}
-    for node in nodes_of(graph):
-        for t in (t for g in subgraphs(node) for t in g.initializer):
-            if t.data_location == onnx.TensorProto.EXTERNAL:
-                t.CopyFrom(onnx.TensorProto(name=t.name, data_type=onnx.TensorProto.FLOAT, dims=[0]))
-        for a in node.attribute:
-            if a.type == onnx.AttributeProto.TENSOR and a.t.data_location == onnx.TensorProto.EXTERNAL:
-                a.t.CopyFrom(onnx.TensorProto(name=a.t.name, data_type=onnx.TensorProto.FLOAT, dims=[0]))
-        if node.domain in ("", "ai.onnx"):
-            version = versions.get("", versions.get("ai.onnx", 1))
-            if not onnx.defs.has(node.op_type, version, ""):
-                node.domain = "unregistered"  # the checker passes over domains it does not know
-    copy.opset_import.add(domain="unregistered", version=1)
-    try:
-        onnx.checker.check_model(copy)
-    except onnx.checker.ValidationError as error:
-        raise InputError(f"{name}: not a valid ONNX model: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return " ".join(text.split())[:600]

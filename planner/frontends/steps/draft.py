@@ -17,8 +17,9 @@ import onnx
 from onnx import numpy_helper
 
 from planner.errors import InputError
+from planner.frontends.file.checker import subgraphs
 from planner.frontends.file.dtypes import dtype_name
-from planner.frontends.file.parse import captured, subgraphs
+from planner.frontends.file.parse import captured
 from planner.ir import Op, Tensor
 
 __all__ = [

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 import onnx
 
+from planner.frontends.file.checker import nodes_of, subgraphs
 from planner.frontends.file.dtypes import dtype_name
-from planner.frontends.file.parse import nodes_of, subgraphs
 
 __all__ = ["hoist_weights"]
 

@@ -35,6 +35,8 @@ __all__ = ["Inferred", "Shape", "infer_op", "propagate"]
 Shape = tuple[int, ...] | None
 Inferred = tuple[str | None, Shape]
 Array = np.ndarray[Any, Any]
+# How onnx says that an operator does not fit its operands.
+_REFUSALS = (onnx.checker.ValidationError, shape_inference.InferenceError, RuntimeError, ValueError)
 
 # They read or make a value of many tensors, for which shape inference wants other types than ours.
 _OF_SEQUENCES = frozenset({
@@ -205,7 +207,7 @@ def _infer(
         found = shape_inference.infer_node_outputs(
             schema, node_of(op), input_types, input_data, opset_imports=imports, ir_version=onnx.IR_VERSION
         )
-    except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+    except _REFUSALS as error:
         return " ".join(str(error).split())[:300]
     return tuple(_read(found.get(o)) if o else (None, None) for o in outs)
 
@@ -218,7 +220,7 @@ def _infer_control_flow(op: Op, tensors: Mapping[str, Tensor]) -> list[Inferred]
     imports = [helper.make_opsetid("", op.opset)]
     try:
         found = shape_inference.infer_node_outputs(schema, node_of(op), types, opset_imports=imports)
-    except (shape_inference.InferenceError, RuntimeError, ValueError, KeyError):
+    except (*_REFUSALS, KeyError):
         return None
     return [_read(found.get(o)) if o else (None, None) for o in op.outputs]
 

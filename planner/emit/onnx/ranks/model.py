@@ -7,9 +7,10 @@ from onnx import helper
 
 from planner.emit.onnx.domain import DOMAIN, VERSION
 from planner.emit.onnx.ranks.rank import RankGraph, versions
+from planner.frontends.file.checker import subgraphs
 from planner.frontends.file.dtypes import ELEM_TYPE
 from planner.frontends.file.export import IR_VERSION
-from planner.frontends.file.parse import captured, subgraphs
+from planner.frontends.file.parse import captured
 
 __all__ = ["model_of"]
 

@@ -1,4 +1,4 @@
-"""What Schemathesis is told of this service; loaded by `tests.service.schemathesis_run`.
+"""What Schemathesis is told of this service; loaded by `tests.fault.schema`.
 
 Half of the well-formed requests speak of things that are there: a model that can be planned, its plan, its job.  And a
 well-formed request may be refused for what it means, but never for its form.
@@ -39,7 +39,7 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
     if meta is None or not meta.generation.mode.is_positive or meta.phase.name.value == "stateful":
         return  # what follows from an earlier answer stays as it is
     parameters = case.path_parameters
-    if not parameters or random.random() < 0.5:
+    if not KEY or not parameters or random.random() < 0.5:
         return
     job = _job(random.choice((2, 4)))
     for name in ("plan_id", "a", "b"):
