@@ -82,6 +82,8 @@ def test_additions_break_nobody(golden: Any) -> None:
     optional = {"in": "query", "name": "new", "required": False, "schema": {"type": "string"}}
     changed["paths"]["/v1/jobs"]["get"]["parameters"].insert(0, optional)
     changed["components"]["schemas"]["Job"]["properties"]["new"] = {"type": "string"}
+    (status,) = [p for p in changed["paths"]["/v1/jobs"]["get"]["parameters"] if p["name"] == "status"]
+    status["schema"]["anyOf"][0]["enum"].insert(0, "new")
     assert not list(broken(golden, changed))
     assert changed != golden
 
