@@ -1,7 +1,7 @@
 """`planner COMMAND …`: dispatch, exit statuses, and nothing heavy before a command is chosen.
 
-Exit status: 0 ok · 1 verification failed, a claim refused, or plans differ · 2 usage · 3 input invalid ·
-4 cannot fit in memory · 5 no plan in time.
+Exit status: 0 ok · 1 verification failed, a claim refused, plans differ, or no accelerator found · 2 usage ·
+3 input invalid · 4 cannot fit in memory · 5 no plan in time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ COMMANDS = {
         "execute a plan on virtual devices and compare the results with the whole model",
     ),
     "inspect": ("planner.cli.commands.inspect", "show what the importer understood of a model"),
-    "hardware": ("planner.cli.commands.hardware", "list hardware profiles, or show one with its sources"),
+    "hardware": (
+        "planner.cli.commands.hardware",
+        "list hardware profiles, show one with its sources, or name that of this machine",
+    ),
     "checkpoint": (
         "planner.cli.commands.checkpoint",
         "move a checkpoint to another plan, another number of devices or another framework",
