@@ -20,7 +20,9 @@ _CALIBRATE = "no packaged profile describes it: `planner calibrate` measures thi
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="profile or TOML file; without it all are listed")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="profile or TOML file to show; without it all are listed"
+    )
     parser.add_argument(
         "--detect",
         action="store_true",
