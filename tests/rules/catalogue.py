@@ -42,12 +42,12 @@ their model is among them, and how that was tested.
 
 It lists every operator type that has a sharding rule, what it can split, and how that was proved. Each strategy is
 executed on virtual devices, with operands cut up as it says (pending sums in unequal random terms). Results and
-gradients put together must be the whole operator's, and collectives inside an operator must carry the bytes that its rule declares.
-Every assignment over one mesh axis that is *not* offered is executed as well, and is listed below when it gives the right
-numbers.
+gradients put together must be the whole operator's, and collectives inside an operator must carry the bytes that its
+rule declares. Every assignment over one mesh axis that is *not* offered is executed as well, and is listed below when
+it gives the right numbers.
 
-The page is written by `python -m tests.rules.catalogue --write` with onnx {onnx} and onnxruntime {onnxruntime}; the suite repeats
-the proof and fails when this page is stale. `planner inspect --operators` lists the rules,
+The page is written by `python -m tests.rules.catalogue --write` with onnx {onnx} and onnxruntime {onnxruntime}; the
+suite repeats the proof and fails when this page is stale. `planner inspect --operators` lists the rules,
 `planner inspect MODEL --operators` those of a model, bound to its shapes.
 
 | | |
