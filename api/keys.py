@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     revoke.add_argument("key", metavar="ID", help="the id of the key, as `planner keys list` shows it")
     for action in (create, listed, revoke):
         add_settings(action, "data", "store")
-        action.add_argument("--json", action="store_true", help="one JSON document on standard output")
+        action.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
 
 def run(options: argparse.Namespace) -> int:

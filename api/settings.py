@@ -128,7 +128,7 @@ class Settings:
     port: int = field(default=8080, metadata=_setting(_count(0, 65535), "port to listen on; 0: any free one", "PORT"))
     workers: int = field(
         default_factory=_default_workers,
-        metadata=_setting(_count(0), "searches at a time; 0: `planner worker` is started elsewhere", "N"),
+        metadata=_setting(_count(0), "number of searches at a time; 0: `planner worker` is started elsewhere", "N"),
     )
     upload_limit: int = field(default=64 * 2**20, metadata=_setting(_bytes, "largest request body", "SIZE"))
     child_memory: int = field(default=8 * 2**30, metadata=_setting(_bytes, "memory of one search", "SIZE"))
@@ -144,11 +144,18 @@ class Settings:
         ),
     )
     rate: float = field(
-        default=200.0, metadata=_setting(_rate, "requests per second and tenant, bursts of twice as many; 0: all", "R")
+        default=200.0,
+        metadata=_setting(
+            _rate,
+            "number of requests a second that each tenant may send, with bursts of twice as many; 0: any number",
+            "R",
+        ),
     )
-    queue: int = field(default=100, metadata=_setting(_count(1), "unfinished jobs of one tenant", "N"))
+    queue: int = field(
+        default=100, metadata=_setting(_count(1), "number of unfinished jobs that each tenant may have", "N")
+    )
     tenant_quota: int = field(
-        default=0, metadata=_setting(_quota, "bytes of one tenant's jobs and plans; 0: any number", "SIZE")
+        default=0, metadata=_setting(_quota, "bytes that each tenant's jobs and plans may take; 0: any number", "SIZE")
     )
     failed_retention: float = field(
         default=1.0,
@@ -157,25 +164,30 @@ class Settings:
     retention: float = field(
         default=30.0, metadata=_setting(_positive("days"), "days until a finished job is removed", "DAYS")
     )
-    most_wait: float = field(default=60.0, metadata=_setting(_positive("seconds"), "longest `Prefer: wait`", "S"))
+    most_wait: float = field(
+        default=60.0,
+        metadata=_setting(_positive("seconds"), "seconds that a request may wait by `Prefer: wait`, at most", "S"),
+    )
     heartbeat: float = field(
-        default=15.0, metadata=_setting(_positive("seconds"), "between signs of life on event streams", "S")
+        default=15.0, metadata=_setting(_positive("seconds"), "seconds between signs of life on event streams", "S")
     )
     longest_stream: float = field(
         default=3600.0,
-        metadata=_setting(_positive("seconds"), "after which an event stream ends, to be taken up again", "S"),
+        metadata=_setting(_positive("seconds"), "seconds after which an event stream ends, to be taken up again", "S"),
     )
     stall: float = field(
-        default=30.0, metadata=_setting(_positive("seconds"), "after which a reader that takes nothing is cut off", "S")
+        default=30.0,
+        metadata=_setting(_positive("seconds"), "seconds after which a reader that takes nothing is cut off", "S"),
     )
     connections: int = field(
-        default=2000, metadata=_setting(_count(0), "open connections of one address; 0: any number", "N")
+        default=2000,
+        metadata=_setting(_count(0), "number of open connections that each address may have; 0: any number", "N"),
     )
     open_requests: int = field(
-        default=1000, metadata=_setting(_count(1), "requests of one tenant that are answered at a time", "N")
+        default=1000, metadata=_setting(_count(1), "number of requests of each tenant that are answered at a time", "N")
     )
     share: str = field(
-        default="all", metadata=_setting(_share, "whose equal requests are one computation", "all|tenant")
+        default="all", metadata=_setting(_share, "tenants whose equal requests share one computation", "all|tenant")
     )
     names: tuple[str, ...] = field(
         default=(), metadata=_setting(_names, "host names that requests may be addressed to", "HOST,…")
@@ -183,7 +195,9 @@ class Settings:
     webhook_hosts: tuple[str, ...] = field(
         default=(), metadata=_setting(_names, "hosts that webhooks of jobs may go to; none: no webhooks", "HOST,…")
     )
-    https: bool = field(default=False, metadata=_setting(_switch, "yes: behind a proxy that speaks TLS", "yes|no"))
+    https: bool = field(
+        default=False, metadata=_setting(_switch, "whether the service stands behind a proxy that speaks TLS", "yes|no")
+    )
 
 
 def variable(name: str) -> str:

@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory for plan.json; default: MODEL.plan")
     parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_argument("--detach", action="store_true", help="print the job's id and do not wait for it")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
 
 def run(options: argparse.Namespace) -> int:

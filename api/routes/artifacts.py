@@ -45,7 +45,7 @@ PENDING: Final = {
 @router.get(
     "/v1/plans/{plan_id}/artifacts",
     operation_id="listArtifacts",
-    summary="What can be had of a plan",
+    summary="The files that can be made of a plan",
     responses={
         200: {
             "model": Artifacts,
@@ -81,7 +81,7 @@ async def list_artifacts(request: Request, tenant: Tenant, plan_id: PlanId) -> R
 @router.get(
     "/v1/plans/{plan_id}/artifacts/{name}",
     operation_id="getArtifact",
-    summary="One of them",
+    summary="A file that is made of a plan",
     responses={
         200: {
             "description": "The file",

@@ -52,7 +52,7 @@ _NOT_MODIFIED = {"description": "The caller has it"}
 @router.get(
     "/v1/hardware",
     operation_id="listHardware",
-    summary="Machines",
+    summary="All machines",
     responses={
         200: {
             "model": HardwareList,
@@ -70,7 +70,7 @@ async def list_hardware(request: Request, tenant: Tenant) -> Response:
 @router.get(
     "/v1/hardware/{name}",
     operation_id="getHardware",
-    summary="One of them, with the source of every value",
+    summary="A machine, with the source of every value",
     responses={
         200: {
             "description": "All values of the profile, as `planner hardware NAME --json` has them",

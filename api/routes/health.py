@@ -27,7 +27,7 @@ _ALIVE = Health(status="ok", version=__version__)
 @router.get(
     "/healthz",
     operation_id="getHealth",
-    summary="It answers",
+    summary="Whether the service answers",
     responses={200: {"model": Health}, **problems(keys=False)},
 )
 async def healthz(request: Request) -> Response:
@@ -38,7 +38,7 @@ async def healthz(request: Request) -> Response:
 @router.get(
     "/readyz",
     operation_id="getReadiness",
-    summary="It can take requests",
+    summary="Whether the service can take requests",
     responses={200: {"model": Health}, **problems("storage-full", keys=False)},
 )
 async def readyz(request: Request) -> Response:

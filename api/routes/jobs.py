@@ -85,7 +85,7 @@ async def list_jobs(
 @router.get(
     "/v1/jobs/{job_id}",
     operation_id="getJob",
-    summary="A job",
+    summary="The state of a job",
     responses={
         200: {"model": Job, "links": JOB_LINKS | PLAN_LINKS},
         **problems("not-found", "validation"),

@@ -169,7 +169,7 @@ async def list_plans(request: Request, tenant: Tenant, limit: Limit = 50, cursor
 @router.get(
     "/v1/plans/{plan_id}",
     operation_id="getPlan",
-    summary="plan.json",
+    summary="A plan, as plan.json",
     responses={
         200: {
             "description": "The plan, byte for byte as `planner search` writes it (docs/plan-format.md)",

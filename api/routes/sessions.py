@@ -22,7 +22,7 @@ router = APIRouter(tags=["sessions"])
 @router.get(
     "/v1/sessions",
     operation_id="getSession",
-    summary="Who asks",
+    summary="Whose session it is",
     responses={200: {"model": Session}, **problems()},
 )
 async def get_session(request: Request, tenant: Tenant) -> Response:

@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         module = _action(name)
         action = actions.add_parser(name, help=module.HELP)
         module.configure(action)
-        action.add_argument("--json", action="store_true", help="one JSON document on standard output")
+        action.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ from planner.cost_models import load_profile, profile_names
 from planner.cost_models.calibrate import ComputeSample, base_document, calibrated_text, fit_device
 from planner.errors import InputError
 
-__all__ = ["FittedProfile", "fitted_profile", "is_of_run", "profile_of_run"]
+__all__ = ["FittedProfile", "fitted_profile", "is_of_run", "lent_values", "profile_of_run"]
 
 _DIGITS: Final = 3
 _NOT_FITTED: Final = ("alpha-beta", "cpu", "h200-one")  # nor are those of rows of their own (tests/bench/gpu/fit.py)
@@ -149,19 +149,20 @@ def _with_lines(table: str, values: Mapping[str, str]) -> str:
 def _generation(name: str) -> str:
     """Machines whose kernels are alike: of one maker, and for NVIDIA before Hopper or from it on."""
     profile = load_profile(name)
-    if "Ascend" in profile.description:
-        return "Ascend"
+    for maker in ("Ascend", "AMD"):
+        if maker in profile.description:
+            return maker
     modern = profile.nccl is not None and profile.nccl.generation in ("hopper", "blackwell")
     return "Hopper and later" if modern else "before Hopper"
 
 
-def _borrowed(name: str, fits: Mapping[str, Values]) -> dict[str, float]:
+def lent_values(name: str, fits: Mapping[str, Values]) -> dict[str, float]:
     """What the machine's own rows do not tell: geometric means over the machines of its generation."""
     own = fits.get(name, {})
     peers = [v for other, v in fits.items() if other != name and _generation(other) == _generation(name)]
     keys = {k for v in peers for k in v if not k.startswith("host.")} - set(own)
-    if name in fits:
-        keys.discard("prediction.spread")
+    if name in fits or load_profile(name).sources.get("prediction.spread", "").startswith("assumed"):
+        keys.discard("prediction.spread")  # where nothing was measured, others' errors say too little
     known = {k: [v[k] for v in peers if k in v] for k in sorted(keys)}
     return {k: math.exp(sum(map(math.log, v)) / len(v)) for k, v in known.items()}
 
@@ -177,7 +178,7 @@ def _rewrite(rows: Path, folder: Path) -> None:
             continue
         file = folder / f"{name}.toml"
         text = file.read_text(encoding="utf-8")
-        own, lent = fits.get(name, {}), _borrowed(name, fits)
+        own, lent = fits.get(name, {}), lent_values(name, fits)
         derived = f"derived: mean over the machines of its generation ({_generation(name)}) that were fitted"
         text = _patched(text, _rounded({**own, **lent}), f"{derived} to measured steps, docs/cost-model.md")
         if own:

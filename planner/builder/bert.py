@@ -20,11 +20,11 @@ SEGMENTS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BertSizes(SequenceSizes):
-    """BERT base unless told otherwise: 109,514,298 parameters."""
+    """BERT base where no option says otherwise: 109,514,298 parameters."""
 
     vocab: int = option(30522, "size of the vocabulary")
-    seq: int = option(512, "tokens per sample")
-    context: int | None = option(None, "rows of the position table; default: --seq")
+    seq: int = option(512, "number of tokens per sample")
+    context: int | None = option(None, "number of rows of the position table; default: --seq")
 
     def check(self) -> None:
         SequenceSizes.check(self)

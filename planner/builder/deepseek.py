@@ -27,26 +27,32 @@ __all__ = ["DeepseekSizes", "build_deepseek"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepseekSizes(SequenceSizes):
-    """DeepSeek-V2 unless told otherwise: 235,741,434,880 parameters."""
+    """DeepSeek-V2 where no option says otherwise: 235,741,434,880 parameters."""
 
-    layers: int = option(60, "layers", most=MAX_LAYERS)
+    layers: int = option(60, "number of layers", most=MAX_LAYERS)
     hidden: int = option(5120, "width of the residual stream")
-    heads: int = option(128, "attention heads")
+    heads: int = option(128, "number of attention heads")
     ffn: int | None = option(12288, "width of the feed-forward layers of the first --dense-layers")
     vocab: int = option(102400, "size of the vocabulary")
-    seq: int = option(4096, "tokens per sample")
-    attention: str = choice("unfused", "scores, softmax and weighted sum as operators, or as one Attention", "fused")
+    seq: int = option(4096, "number of tokens per sample")
+    attention: str = choice(
+        "unfused",
+        "write attention as operators for scores, softmax and weighted sum, or as one Attention operator",
+        "fused",
+    )
     q_lora: int = option(1536, "width of the latent of queries; 0: none", least=0)
     kv_lora: int = option(512, "width of the latent of keys and values")
     qk_nope: int = option(128, "width of a head's queries and keys that is not rotated")
     qk_rope: int = option(64, "width of a head's queries and keys that is rotated")
     v_dim: int = option(128, "width of a head's values")
-    dense_layers: int = option(1, "layers before the first with experts", most=MAX_LAYERS, least=0)
+    dense_layers: int = option(1, "number of layers before the first with experts", most=MAX_LAYERS, least=0)
     experts: int = option(160, "routed experts per layer")
     shared_experts: int = option(2, "experts that every token goes through", least=0)
     expert_ffn: int = option(1536, "width of each expert's feed-forward layer")
     top_k: int = option(6, "routed experts that each token is sent to")
-    scores: str = choice("softmax", "over all experts, or of each", "sigmoid")
+    scores: str = choice(
+        "softmax", "make weights of scores by softmax over all experts, or by sigmoid of each", "sigmoid"
+    )
     dispatch: str = dispatch_choice()
     slots: int | None = slots_option()
 

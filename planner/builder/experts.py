@@ -69,7 +69,11 @@ class Routing:
 
 def dispatch_choice() -> Any:
     """The option `--dispatch`."""
-    return choice("capacity", "tokens reach experts by products with 0/1 tensors, or gathered in their order", "sorted")
+    return choice(
+        "capacity",
+        "bring tokens to experts by products with 0/1 tensors, or by gathering them in their order",
+        "sorted",
+    )
 
 
 def slots_option() -> Any:

@@ -23,15 +23,15 @@ __all__ = ["GptSizes", "build_gpt"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GptSizes(DecoderSizes):
-    """GPT-2 small unless told otherwise: 124,439,808 parameters."""
+    """GPT-2 small where no option says otherwise: 124,439,808 parameters."""
 
-    context: int | None = option(None, "rows of the position table; default: --seq")
-    activation: str = choice("gelu", "between the feed-forward layers", "squared_relu", "swiglu")
+    context: int | None = option(None, "number of rows of the position table; default: --seq")
+    activation: str = choice("gelu", "activation function between the feed-forward layers", "squared_relu", "swiglu")
     norm: str = choice("layer", "layer norm, or root mean square norm", "rms")
     positions: str = choice("learned", "how tokens know their place", "rotary", "alibi", "none")
     bias: bool = switch(True, "linear layers and layer norms have biases")
     embedding_norm: bool = switch(False, "normalise embeddings before the first block")
-    untied: bool = switch(False, "an output layer of its own in place of the embedding's table")
+    untied: bool = switch(False, "give the output layer weights of its own, apart from the embedding's table")
 
     def check(self) -> None:
         DecoderSizes.check(self)

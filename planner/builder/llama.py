@@ -27,14 +27,14 @@ __all__ = ["LlamaSizes", "attention", "build_llama"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaSizes(DecoderSizes):
-    """Llama 2 7B unless told otherwise: 6,738,415,616 parameters."""
+    """Llama 2 7B where no option says otherwise: 6,738,415,616 parameters."""
 
-    layers: int = option(32, "layers", most=MAX_LAYERS)
+    layers: int = option(32, "number of layers", most=MAX_LAYERS)
     hidden: int = option(4096, "width of the residual stream")
-    heads: int = option(32, "attention (query) heads")
+    heads: int = option(32, "number of query heads")
     ffn: int | None = option(11008, "width of the feed-forward layers")
     vocab: int = option(32000, "size of the vocabulary")
-    seq: int = option(2048, "tokens per sample")
+    seq: int = option(2048, "number of tokens per sample")
     head_dim: int | None = option(None, "width of one head; default: --hidden over --heads")
     qkv_bias: bool = switch(False, "queries, keys and values have biases")
     qk_norm: bool = switch(False, "normalise every head's queries and keys")

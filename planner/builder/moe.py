@@ -15,7 +15,7 @@ __all__ = ["MoeSizes", "build_moe"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoeSizes(LlamaSizes):
-    """Mixtral 8x7B unless told otherwise: 46,702,792,704 parameters."""
+    """Mixtral 8x7B where no option says otherwise: 46,702,792,704 parameters."""
 
     kv_heads: int | None = option(8, "heads of keys and values")
     ffn: int | None = option(14336, "width of each expert's feed-forward layer")

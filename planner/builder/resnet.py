@@ -29,9 +29,9 @@ EPSILON = 1e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResnetSizes(Sizes):
-    """ResNet-50 for ImageNet unless told otherwise: 25,557,032 parameters."""
+    """ResNet-50 for ImageNet where no option says otherwise: 25,557,032 parameters."""
 
-    layers: int = option(50, f"layers, one of {', '.join(map(str, STAGES))}")
+    layers: int = option(50, f"number of layers, one of {', '.join(map(str, STAGES))}")
     hidden: int = option(64, "channels of the first stage; each of the next three doubles them")
     image: int = option(224, "height and width of the image")
     classes: int = option(1000, "number of classes")

@@ -52,7 +52,7 @@ def flag(name: str) -> str:
 class Sizes:
     """What all architectures have.  UsageError naming the option for sizes that cannot be."""
 
-    layers: int = option(12, "layers", most=MAX_LAYERS)
+    layers: int = option(12, "number of layers", most=MAX_LAYERS)
     batch: int = option(8, "global batch: samples per step")
     inference: bool = switch(False, "end in the logits, without labels and loss")
 
@@ -96,10 +96,10 @@ class SequenceSizes(Sizes):
     """A transformer over tokens."""
 
     hidden: int = option(768, "width of the residual stream")
-    heads: int = option(12, "attention heads")
+    heads: int = option(12, "number of attention heads")
     ffn: int | None = option(None, "width of the feed-forward layers; default: four times --hidden")
     vocab: int = option(50257, "size of the vocabulary")
-    seq: int = option(1024, "tokens per sample")
+    seq: int = option(1024, "number of tokens per sample")
 
     @property
     def depth(self) -> int:
@@ -120,7 +120,11 @@ class DecoderSizes(SequenceSizes):
     """A decoder of blocks that attend to what lies before a token, queries in groups that share a key head."""
 
     kv_heads: int | None = option(None, "heads of keys and values; default: --heads")
-    attention: str = choice("unfused", "scores, softmax and weighted sum as operators, or as one Attention", "fused")
+    attention: str = choice(
+        "unfused",
+        "write attention as operators for scores, softmax and weighted sum, or as one Attention operator",
+        "fused",
+    )
 
     @property
     def key_heads(self) -> int:

@@ -17,10 +17,10 @@ CHANNELS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VitSizes(Sizes):
-    """ViT-B/16 for ImageNet unless told otherwise: 86,567,656 parameters."""
+    """ViT-B/16 for ImageNet where no option says otherwise: 86,567,656 parameters."""
 
     hidden: int = option(768, "width of the residual stream")
-    heads: int = option(12, "attention heads")
+    heads: int = option(12, "number of attention heads")
     ffn: int | None = option(None, "width of the feed-forward layers; default: four times --hidden")
     image: int = option(224, "height and width of the image")
     patch: int = option(16, "height and width of a patch")

@@ -1,7 +1,7 @@
 """`planner COMMAND …`: dispatch, exit statuses, and nothing heavy before a command is chosen.
 
-Exit status: 0 ok · 1 verification failed, a claim refused, or plans differ · 2 usage · 3 input invalid ·
-4 cannot fit in memory · 5 no plan in time.
+Exit status: 0 ok · 1 verification failed, a claim refused, plans differ, or no accelerator found · 2 usage ·
+3 input invalid · 4 cannot fit in memory · 5 no plan in time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from planner.garbage import collect_seldom
 from planner.terminal import Shown, plain, takes_colour
 from planner.version import __version__
 
-__all__ = ["main"]
+__all__ = ["commands", "main"]
 
 # Command → (module, one line of help).  Modules are imported when their command runs.
 COMMANDS = {
@@ -32,7 +32,10 @@ COMMANDS = {
         "execute a plan on virtual devices and compare the results with the whole model",
     ),
     "inspect": ("planner.cli.commands.inspect", "show what the importer understood of a model"),
-    "hardware": ("planner.cli.commands.hardware", "list hardware profiles, or show one with its sources"),
+    "hardware": (
+        "planner.cli.commands.hardware",
+        "list hardware profiles, show one with its sources, or name that of this machine",
+    ),
     "checkpoint": (
         "planner.cli.commands.checkpoint",
         "move a checkpoint to another plan, another number of devices or another framework",
@@ -73,7 +76,7 @@ _OFFERED = {
 }
 
 
-def _commands() -> dict[str, tuple[str, str]]:
+def commands() -> dict[str, tuple[str, str]]:
     """The commands above and those that other packages offer (`planner serve`)."""
     found = dict(COMMANDS)
     for entry in entry_points(group="planner.commands"):
@@ -95,12 +98,12 @@ def _main(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(prog="planner", description="Plan how a model trains or serves on many devices.")
     parser.add_argument("--version", action="version", version=f"planner {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    group = parser.add_subparsers(dest="command", metavar="COMMAND")
     completing = "_ARGCOMPLETE" in os.environ
     words = typed() if completing else arguments
     chosen = next((a for a in words if not a.startswith("-")), None)
-    for name, (module, line) in _commands().items():
-        sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
+    for name, (module, line) in commands().items():
+        sub = group.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         if name == chosen:
             loaded = importlib.import_module(module)
             loaded.configure(sub)

@@ -12,7 +12,7 @@ __all__ = ["add_json_option", "add_model_options"]
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     """--json."""
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, optional: bool = False, named: bool = False) -> None:

@@ -17,7 +17,8 @@ __all__ = ["reference"]
 _HEAD: Final = """\
 # The Python API
 
-Made of the docstrings (`python -m planner.library.reference > docs/python.md`); a test compares.
+This page is the reference of the Python API, for users who plan from a program or a notebook. It is made of the
+docstrings (`python -m planner.library.reference > docs/python.md`), and a test compares.
 [notebook.ipynb](notebook.ipynb) goes from `import planner` to a report, cell by cell.
 
 ```python

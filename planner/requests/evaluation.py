@@ -48,9 +48,17 @@ class EvaluationRequest:
         metavar="NAME|FILE",
         help="profile (see `planner hardware`); default: a100-80; of a plan, its own",
     )
-    precision: Precision | None = option(choices=get_args(Precision), help="default: bf16; of a plan, its own")
-    optimizer: Optimizer | None = option(choices=get_args(Optimizer), help="default: adam; of a plan, its own")
-    memory_limit: int | None = option(type=byte_size, metavar="SIZE", help="default: the device's less its reserve")
+    precision: Precision | None = option(
+        choices=get_args(Precision), help="number format of the computation; default: bf16; of a plan, its own"
+    )
+    optimizer: Optimizer | None = option(
+        choices=get_args(Optimizer), help="optimizer, whose state takes memory; default: adam; of a plan, its own"
+    )
+    memory_limit: int | None = option(
+        type=byte_size,
+        metavar="SIZE",
+        help="memory that may be used on each device; default: the device's less its reserve",
+    )
 
     @classmethod
     def sent(cls, model: Path, options: Mapping[str, Any], plan: Path | None = None) -> EvaluationRequest:

@@ -59,14 +59,17 @@ class SearchRequest:
         metavar="NAME|FILE",
         help="the hardware profile (see `planner hardware`); for several kinds of devices: NAME:COUNT+NAME:COUNT",
     )
-    nodes: int | None = option(type=positive, metavar="K", help="servers; default: as many as full servers need")
+    nodes: int | None = option(
+        type=positive, metavar="K", help="number of servers; default: as many as full servers need"
+    )
     mesh: str | None = option(
         sent={"pattern": r"^[1-9][0-9]{0,4}(x[1-9][0-9]{0,4}){0,3}$", "examples": ["2x8"]},
         metavar="AxB",
         help="search this logical mesh alone; default: all meshes of one and two axes",
     )
     mode: Mode | None = option(
-        choices=get_args(Mode), help="default: training where the model has a loss, inference otherwise"
+        choices=get_args(Mode),
+        help="what the plan is for; default: training where the model has a loss, inference otherwise",
     )
     memory_limit: int | None = option(
         sent={"examples": ["64GiB"]},
@@ -74,8 +77,12 @@ class SearchRequest:
         metavar="SIZE",
         help="memory that a plan may use on each device; default: what the profile leaves usable",
     )
-    optimizer: Optimizer = option("adam", choices=get_args(Optimizer))
-    precision: Precision = option("bf16", choices=get_args(Precision))
+    optimizer: Optimizer = option(
+        "adam", choices=get_args(Optimizer), help="optimizer of the training, whose state takes memory; default: adam"
+    )
+    precision: Precision = option(
+        "bf16", choices=get_args(Precision), help="number format of the computation; default: bf16"
+    )
     recompute: Recompute = option(
         "auto",
         choices=get_args(Recompute),
@@ -181,7 +188,7 @@ class SearchRequest:
         recorded=False,
         keyed=False,
         action="store_true",
-        help="with --save-problem, also write one pair of files for every other mesh",
+        help="also write such a pair of files for every other mesh; it goes with --save-problem",
     )
 
     @classmethod

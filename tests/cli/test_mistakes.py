@@ -145,14 +145,14 @@ def test_no_option_of_any_command_is_abbreviated() -> None:
     import argparse
     from importlib import import_module
 
-    from planner.cli.main import _commands
+    from planner.cli.main import commands
     from planner.cli.parser import Parser
 
     def of(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
         inner = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
         return [parser, *(p for a in inner for c in a.choices.values() for p in of(c))]
 
-    for name, (module, _) in _commands().items():
+    for name, (module, _) in commands().items():
         parser = Parser(prog=name)
         import_module(module).configure(parser)
         for p in of(parser):

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+DOCUMENTS = [ROOT / "README.md", *PAGES, *TUTORIALS]
+# Words of ours for what the field has words for, or that are none of the field's.
+PRIVATE = re.compile(
+    r"\b(tally|tallies|lean(er|est)? (plan|step|search)|(is|are|was|were|unless) told|bury|buries)\b", re.IGNORECASE
+)
+CODE = re.compile(r"^```.*?^```|^(?: {4}|\t).*$|`[^`]*`", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")
 
 
@@ -35,7 +42,47 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 def test_the_index_names_every_document() -> None:
     named = {target for target, _ in LINK.findall((ROOT / "docs" / "README.md").read_text(encoding="utf-8"))}
-    assert {p.name for p in (ROOT / "docs").glob("*.md")} - {"README.md"} <= named
+    documents = {p.relative_to(ROOT / "docs").as_posix() for p in (*PAGES, *TUTORIALS)}
+    assert documents - {"README.md"} <= named
+
+
+@pytest.mark.parametrize("document", PAGES, ids=lambda p: p.name)
+def test_a_page_begins_with_what_it_is_for_and_for_whom(document: Path) -> None:
+    """In one paragraph of whole sentences below the title, before any code, table or list."""
+    title, first, *_ = document.read_text(encoding="utf-8").split("\n\n")
+    assert title.startswith("# ")
+    assert "\n" not in title
+    assert re.match(r"This page (is|lists|says|explains|describes|defines|shows|compares)\b", first), first
+    assert re.search(r"\bfor\b", first), f"{document.name} does not say for whom it is"
+    assert first.endswith((".", ":")), first
+    assert len(first.split()) <= 90, "what a page is for is said in a few sentences"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_pages_have_no_words_of_ours(document: Path) -> None:
+    text = CODE.sub("", document.read_text(encoding="utf-8"))
+    assert not [found[0] for found in PRIVATE.finditer(text)]
+
+
+def test_terms_of_the_output_are_in_the_glossary() -> None:
+    """Those that the summary of `planner search` and the README use."""
+    glossary = (ROOT / "docs" / "README.md").read_text(encoding="utf-8").partition("## Glossary")[2]
+    for term in (
+        "DP",
+        "TP",
+        "PP",
+        "CP",
+        "EP",
+        "ZeRO",
+        "micro-batch",
+        "bubble",
+        "mesh",
+        "layout",
+        "redistribution",
+        "MFU",
+    ):
+        assert re.search(rf"^\| [^|]*\b{term}\b", glossary, re.M), term
+    assert "glossary" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_readme_is_read_in_a_few_minutes() -> None:

@@ -37,14 +37,17 @@ def share_missing(proof: Proof) -> float:
 _PAGE = """\
 # Operators
 
-Every operator type that has a sharding rule, what it can split, and how that was proved: each strategy is executed on
-virtual devices, with operands cut up as it says (pending sums in unequal random terms); results and gradients put
-together must be the whole operator's, and collectives inside an operator must carry the bytes that its rule declares.
-Every assignment over one mesh axis that is *not* offered is executed as well, and listed below when it gives the right
-numbers.
+This page is the table of all operators that the planner can split, for readers who want to know whether an operator of
+their model is among them, and how that was tested.
 
-Written by `python -m tests.rules.catalogue --write` with onnx {onnx} and onnxruntime {onnxruntime}; the suite repeats
-the proof and fails when this page is stale. `planner inspect --operators` lists the rules,
+It lists every operator type that has a sharding rule, what it can split, and how that was proved. Each strategy is
+executed on virtual devices, with operands cut up as it says (pending sums in unequal random terms). Results and
+gradients put together must be the whole operator's, and collectives inside an operator must carry the bytes that its
+rule declares. Every assignment over one mesh axis that is *not* offered is executed as well, and is listed below when
+it gives the right numbers.
+
+The page is written by `python -m tests.rules.catalogue --write` with onnx {onnx} and onnxruntime {onnxruntime}; the
+suite repeats the proof and fails when this page is stale. `planner inspect --operators` lists the rules,
 `planner inspect MODEL --operators` those of a model, bound to its shapes.
 
 | | |

@@ -56,7 +56,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     ("CausalConvWithState", r"^\[_,_,x\]", "a window of one element, which is a product and exported as one"),
     ("CausalConvWithState", "", "a state of another length than the window, which ONNX leaves open"),
     ("LRN", r"\]\+x", "right within the tolerance only: the windows barely change the values here"),
-    ("Resize", "", "a size that keeps the aspect ratio is not told to the parts"),
+    ("Resize", "", "the parts do not learn a size that keeps the aspect ratio"),
     ("ai.onnx.preview.training::*", r"\]\+x", "pending parameters, gradients and optimizer states all at once"),
     ("com.microsoft::ConvGrad", r"\]\+x", _SEVERAL),
     ("Scan", "", "a sub-graph decides what may be split; it is executed whole on every rank"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from planner.api.reference import reference
 from tests.service.openapi import GOLDEN, WRITE, broken, document
 
 
@@ -82,8 +83,15 @@ def test_additions_break_nobody(golden: Any) -> None:
     optional = {"in": "query", "name": "new", "required": False, "schema": {"type": "string"}}
     changed["paths"]["/v1/jobs"]["get"]["parameters"].insert(0, optional)
     changed["components"]["schemas"]["Job"]["properties"]["new"] = {"type": "string"}
+    (status,) = [p for p in changed["paths"]["/v1/jobs"]["get"]["parameters"] if p["name"] == "status"]
+    status["schema"]["anyOf"][0]["enum"].insert(0, "new")
     assert not list(broken(golden, changed))
     assert changed != golden
+
+
+def test_the_page_for_people_is_that_of_the_document() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "http-api.md"
+    assert page.read_text(encoding="utf-8") == reference(), "python -m planner.api.reference > docs/http-api.md"
 
 
 def test_words_for_people_are_not_frozen(golden: Any) -> None:

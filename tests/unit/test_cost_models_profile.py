@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from planner.cost_models import ProfileError, UnknownProfileError, alpha_beta_profile, load_profile, profile_names
+from planner.accuracy.profiles import lent_values
+from planner.cost_models import (
+    CollectiveModel,
+    GroupShape,
+    ProfileError,
+    UnknownProfileError,
+    alpha_beta_profile,
+    load_profile,
+    profile_names,
+)
 from planner.cost_models.profile import parse_profile
 
 MACHINE = """
@@ -70,6 +79,39 @@ def test_packaged_profiles_load(name: str) -> None:
 
 def test_the_machines_asked_for_are_packaged() -> None:
     assert {"a100-80", "h100", "ascend-910a", "ascend-910b", "alpha-beta"} <= set(profile_names())
+    assert {"h20", "h800", "a800", "rtx-4090", "rtx-5090", "l4", "a10g", "l40s", "mi300x"} <= set(profile_names())
+
+
+def test_machines_of_one_silicon_differ_in_their_links_alone() -> None:
+    """H800 and A800 are H100 and A100 with 8 NVLinks; H20 has all of H200's."""
+    for cut, whole, links in (("h800", "h100", 8 / 18), ("a800", "a100-80", 8 / 12), ("h20", "h200", 1)):
+        few, all_of_them = load_profile(cut), load_profile(whole)
+        assert few.server is not None
+        assert all_of_them.server is not None
+        bandwidth, most = few.server.bandwidth_bytes_per_s, all_of_them.server.bandwidth_bytes_per_s
+        assert bandwidth == pytest.approx(most * links)
+        assert few.device is not None
+        assert all_of_them.device is not None
+        if cut != "h20":
+            assert few.device.matmul_flops_per_s["bf16"] == all_of_them.device.matmul_flops_per_s["bf16"]
+            assert few.device.memory_bandwidth_bytes_per_s == all_of_them.device.memory_bandwidth_bytes_per_s
+
+
+def test_all_reduces_of_an_mi300x_server_are_those_that_were_measured() -> None:
+    """Bus bandwidths of 4 GiB over two and eight devices, stas00/ml-engineering@744d01e1:network/README.md."""
+    model, size = CollectiveModel(load_profile("mi300x")), float(4 << 30)
+    for ranks, measured in ((2, 47.671e9), (8, 312.912e9)):
+        seconds = float(model.seconds("all_reduce", size, GroupShape(ranks)))
+        assert 2 * (ranks - 1) / ranks * size / seconds == pytest.approx(measured, rel=0.01)
+
+
+def test_machines_without_measured_steps_have_wide_intervals_and_are_lent_none() -> None:
+    fits = {"h100": {"device.memory_efficiency": 0.6, "prediction.spread": 0.05}}
+    assert lent_values("h200", fits)["prediction.spread"] == pytest.approx(0.05)
+    for name in ("h800", "h20", "rtx-5090"):
+        assert load_profile(name).prediction.spread == 0.15
+        assert lent_values(name, fits) == {"device.memory_efficiency": pytest.approx(0.6)}
+    assert lent_values("mi300x", fits) == {}
 
 
 def test_facts_of_the_ascend_servers() -> None:

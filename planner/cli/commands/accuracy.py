@@ -21,7 +21,9 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("rows", type=Path, metavar="ROWS.json", help="measured rows: a list, or an object with `rows`")
+    parser.add_argument(
+        "rows", type=Path, metavar="ROWS.json", help="file of measured training steps: a list, or an object with `rows`"
+    )
     add_json_option(parser)
     parser.add_argument(
         "--fit", choices=("none", "profile"), help="fit the profiles' efficiencies to the rows first; default: none"

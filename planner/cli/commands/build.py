@@ -22,7 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     kinds = parser.add_subparsers(dest="architecture", metavar="ARCHITECTURE", required=True)
     for name, architecture in sorted(ARCHITECTURES.items()):
-        sub = kinds.add_parser(name, help=architecture.line, description=architecture.sizes.__doc__)
+        sub = kinds.add_parser(
+            name, help=f"build this architecture: {architecture.line}", description=architecture.sizes.__doc__
+        )
         for f in fields(architecture.sizes):
             _add_option(sub, flag(f.name), f)
         sub.add_argument("--out", type=Path, required=True, metavar="MODEL.onnx", help="file to write")

@@ -21,11 +21,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--base",
         default="cpu",
         metavar="PROFILE",
-        help="profile whose values stand where nothing is measured; default: cpu",
+        help="profile whose values stand where nothing is measured; kind of device to measure; default: cpu",
     )
-    parser.add_argument("--processes", type=positive, default=2, metavar="N", help="devices to measure; default: 2")
-    parser.add_argument("--threads", type=positive, default=1, metavar="N", help="CPU threads a process; default: 1")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    parser.add_argument(
+        "--processes", type=positive, default=2, metavar="N", help="number of devices to measure; default: 2"
+    )
+    parser.add_argument(
+        "--threads", type=positive, default=1, metavar="N", help="CPU threads of each process; default: 1"
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="kind of device to measure; default: cpu"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer and smaller measurements")
     parser.add_argument(
         "--rows",

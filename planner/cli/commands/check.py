@@ -20,7 +20,10 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("instance", type=Path, metavar="INSTANCE", help="problem in a .json or .json.gz file")
     parser.add_argument(
-        "certificate", type=Path, metavar="CERTIFICATE", help="written by `planner solve --certificate`"
+        "certificate",
+        type=Path,
+        metavar="CERTIFICATE",
+        help="certificate that `planner solve --certificate` has written",
     )
     add_json_option(parser)
 

@@ -29,10 +29,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         return actions.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
 
     p = action("transform", "write a checkpoint anew, for another plan or in another format")
-    p.add_argument("source", type=Path, metavar="SRC", help="a checkpoint: a folder, or a file")
-    p.add_argument("target", type=Path, metavar="DST", help="where the new one will be")
+    p.add_argument("source", type=Path, metavar="SRC", help="checkpoint to read: a folder, or a file")
+    p.add_argument("target", type=Path, metavar="DST", help="folder or file that is written")
     p.add_argument("--from", dest="before", type=Path, metavar="PLAN", help=f"how SRC's ranks hold it: {_LAYOUT}")
-    p.add_argument("--to", dest="after", type=Path, metavar="PLAN", help=f"how DST's ranks will: {_LAYOUT}")
+    p.add_argument(
+        "--to", dest="after", type=Path, metavar="PLAN", help=f"how the ranks of DST will hold it: {_LAYOUT}"
+    )
     p.add_argument(
         "--rank",
         type=not_negative,
@@ -45,9 +47,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     p = action("merge", "write the ranks' files of a checkpoint as one file of whole tensors")
     p.add_argument("source", type=Path, metavar="SRC", help="a checkpoint of ranks")
-    p.add_argument("target", type=Path, metavar="FILE", help="the file: .safetensors, .ckpt, .npz or .pt")
+    p.add_argument("target", type=Path, metavar="FILE", help="file to write: .safetensors, .ckpt, .npz or .pt")
     p.add_argument(
-        "--from", dest="before", type=Path, required=True, metavar="PLAN", help=f"how ranks hold it: {_LAYOUT}"
+        "--from",
+        dest="before",
+        type=Path,
+        required=True,
+        metavar="PLAN",
+        help=f"how the ranks of SRC hold it: {_LAYOUT}",
     )
     p.set_defaults(after=None, rank=[])
     _add_writing(p)
@@ -78,23 +85,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="R",
-        help="of this rank of --to; may be repeated",
+        help="name the files for this rank of --to alone; may be repeated",
     )
     add_json_option(p)
 
     p = action("plan", "say who sends which part to whom when running devices change from a plan to another")
-    p.add_argument("--from", dest="before", type=Path, required=True, metavar="PLAN", help="the plan that they run")
-    p.add_argument("--to", dest="after", type=Path, required=True, metavar="PLAN", help="the plan that they shall run")
     p.add_argument(
-        "--optimizer", choices=("adam", "momentum", "sgd"), default="adam", help="whose state moves, too; default: adam"
+        "--from", dest="before", type=Path, required=True, metavar="PLAN", help="plan that the devices run now"
     )
-    p.add_argument("--dtype", default="fp32", metavar="TYPE", help="of parameters; state is in fp32; default: fp32")
-    p.add_argument("--lost", type=ranks, default=(), metavar="R,R,…", help="ranks of --from that are gone")
+    p.add_argument(
+        "--to", dest="after", type=Path, required=True, metavar="PLAN", help="plan that the devices are to run"
+    )
+    p.add_argument(
+        "--optimizer",
+        choices=("adam", "momentum", "sgd"),
+        default="adam",
+        help="optimizer whose state moves with the parameters; default: adam",
+    )
+    p.add_argument(
+        "--dtype",
+        default="fp32",
+        metavar="TYPE",
+        help="number format of parameters, while the optimizer's state is in fp32; default: fp32",
+    )
+    p.add_argument("--lost", type=ranks, default=(), metavar="R,R,…", help="ranks of --from that are lost")
     p.add_argument("--out", type=Path, metavar="FILE", help="write all messages there, as JSON")
     add_json_option(p)
 
     p = action("verify", "compare a checkpoint with its checksums, the one that it was made of, or copies among ranks")
-    p.add_argument("source", type=Path, metavar="CHECKPOINT")
+    p.add_argument("source", type=Path, metavar="CHECKPOINT", help="checkpoint to look at: a folder, or a file")
     p.add_argument(
         "--against", type=Path, metavar="SRC", help="the checkpoint that it was made of: compare every element"
     )
@@ -106,7 +125,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_json_option(p)
 
     p = action("inspect", "show the tensors of a checkpoint, and how they lie")
-    p.add_argument("source", type=Path, metavar="CHECKPOINT")
+    p.add_argument("source", type=Path, metavar="CHECKPOINT", help="checkpoint to look at: a folder, or a file")
     p.add_argument("--from", dest="before", type=Path, metavar="PLAN", help=f"how its ranks hold it: {_LAYOUT}")
     add_json_option(p)
 
@@ -126,14 +145,15 @@ def _add_writing(p: argparse.ArgumentParser) -> None:
         type=size_with_unit,
         default=256 << 20,
         metavar="SIZE",
-        help="held at once, such as 512MiB; default: 256MiB",
+        help="memory that tensors take at once, such as 512MiB; default: 256MiB",
     )
     p.add_argument("--workers", type=positive, default=2, metavar="N", help="threads that copy; default: 2")
     p.add_argument(
         "--map",
         metavar="FILE|NAME",
-        help="JSON: other names in DST, tensors that are turned, joined, cut or stacked (docs/checkpoints.md); or a "
-        "known mapping: hf-llama:megatron, megatron:hf-llama, and of hf-gpt2 and hf-mixtral alike",
+        help="JSON file with other names in DST, and tensors that are transposed, joined, cut or stacked "
+        "(docs/checkpoints.md); or a known mapping: hf-llama:megatron, megatron:hf-llama, and of "
+        "hf-gpt2 and hf-mixtral alike",
     )
     p.add_argument(
         "--config", type=Path, metavar="FILE",
@@ -148,11 +168,11 @@ def _add_writing(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--partial", action="store_true", help="leave out parameters that one side alone has")
     p.add_argument(
-        "--dtype", metavar="TYPE", help="bf16, fp16, fp32, …: weights become that; an optimizer's state stays"
+        "--dtype", metavar="TYPE", help="convert weights to bf16, fp16, fp32, …; an optimizer's state stays as it is"
     )
     p.add_argument("--resume", action="store_true", help="go on with what an earlier run of the same command has left")
     p.add_argument("--force", action="store_true", help="replace what is at DST")
-    p.add_argument("--no-sync", action="store_true", help="do not wait until the disk has it")
+    p.add_argument("--no-sync", action="store_true", help="do not wait until the disk has written everything")
     add_json_option(p)
 
 

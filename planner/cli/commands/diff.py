@@ -18,7 +18,13 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", type=plan_file, metavar="A", help="plan.json, or its folder")
     parser.add_argument("b", type=plan_file, metavar="B", help="plan.json, or its folder")
-    parser.add_argument("--groups", type=positive, default=10, metavar="N", help="groups of changes shown; default: 10")
+    parser.add_argument(
+        "--groups",
+        type=positive,
+        default=10,
+        metavar="N",
+        help="number of groups of changes that are shown; default: 10",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write both plans side by side as one HTML page")
     add_json_option(parser)
 

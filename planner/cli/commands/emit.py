@@ -19,7 +19,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
     parser.add_argument("--target", required=True, choices=tuple(TARGETS), help="the runtime that loads the files")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory to write them to")
-    parser.add_argument("--names", type=Path, metavar="FILE", help="JSON: names of the network's parameters")
+    parser.add_argument(
+        "--names", type=Path, metavar="FILE", help="JSON file with the names of the network's parameters"
+    )
     parser.add_argument(
         "--model",
         type=Path,

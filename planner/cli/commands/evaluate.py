@@ -27,7 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--strategy",
         metavar="SCHEME[:KEY=VALUE,…]",
-        help="ddp, zero1, zero2, zero3, fsdp, hsdp:shard=8, megatron:tp=8,pp=4,zero=1,recompute=full,micro_batch=1,…",
+        help="configuration to price: ddp, zero1, zero2, zero3, fsdp, hsdp:shard=8, "
+        "megatron:tp=8,pp=4,zero=1,recompute=full,micro_batch=1,…",
     )
     what.add_argument("--plan", type=plan_file, metavar="PLAN", help="the plan.json, or its folder, to price as it is")
     add_options(parser, EvaluationRequest, ("hardware", "precision", "optimizer", "memory_limit"))

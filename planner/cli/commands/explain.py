@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=3,
         metavar="K",
-        help="how many of the best alternatives are shown; default: 3",
+        help="number of the best alternatives that are shown; default: 3",
     )
     parser.add_argument(
         "--hardware", metavar="NAME|FILE", help="the hardware profile; default: the one that was planned for"

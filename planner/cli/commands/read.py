@@ -23,7 +23,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", required=True, choices=tuple(FORMATS), help="the system that wrote the file")
     parser.add_argument("--out", type=plan_file, required=True, metavar="PLAN", help="plan.json to write")
     parser.add_argument("--force", action="store_true", help=FORCE)
-    parser.add_argument("--names", type=Path, metavar="FILE", help="JSON: names of the model's parameters in the file")
+    parser.add_argument(
+        "--names", type=Path, metavar="FILE", help="JSON file with the names that the model's parameters have in FILE"
+    )
     parser.add_argument("--hardware", default=HARDWARE, metavar="NAME|FILE", help="profile; default: %(default)s")
     parser.add_argument(
         "--micro-batches",

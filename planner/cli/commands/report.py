@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--trace", type=Path, metavar="FILE", help="write the simulated step for chrome://tracing or Perfetto"
     )
     parser.add_argument("--tensor", metavar="NAME", help="show which part of this tensor every rank holds")
-    parser.add_argument("--json", action="store_true", help="the report as one JSON document on standard output")
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON document on standard output")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -19,19 +19,19 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--plan", type=plan_file, required=True, metavar="PLAN", help="the plan that was run")
-    parser.add_argument("--lost", type=ranks, required=True, metavar="R,R,…", help="its ranks that are gone")
+    parser.add_argument("--plan", type=plan_file, required=True, metavar="PLAN", help="plan that the training has run")
+    parser.add_argument("--lost", type=ranks, required=True, metavar="R,R,…", help="ranks of that plan that are lost")
     parser.add_argument(
         "--model", type=Path, metavar="MODEL", help="the model that was planned; default: the one beside the plan"
     )
-    parser.add_argument("--hardware", metavar="FILE", help="the profile, where the plan's is none of the packaged ones")
+    parser.add_argument(
+        "--hardware", metavar="FILE", help="hardware profile, where that of the plan is none of the packaged ones"
+    )
     parser.add_argument(
         "--checkpoint", type=Path, metavar="FOLDER",
         help="checkpoints of `planner run --save`, from which comes what no device holds any more",
     )  # fmt: skip
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="where plan.json and transfer.json are written"
-    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for plan.json and transfer.json")
     parser.add_argument("--no-cache", action="store_true", help="search anew, and keep nothing")
     add_json_option(parser)
 

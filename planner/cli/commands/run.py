@@ -41,7 +41,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
     parser.add_argument("model", type=Path, metavar="MODEL", help="the model that was planned")
     parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="cpu: gloo on the host; cuda: NCCL on GPUs"
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="run on processors with gloo (cpu), or on GPUs with NCCL (cuda)",
     )
     parser.add_argument(
         "--threads", type=positive, default=1, metavar="N", help="CPU threads of each process; default: 1"
@@ -60,7 +63,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--check", action="store_true", help="compare the results with the whole model on one process")
     parser.add_argument(
-        "--json", action="store_true", help="one JSON document on standard output; of a training one a line for a step"
+        "--json",
+        action="store_true",
+        help="print one JSON document on standard output, and of a training one line for each step",
     )
     parser.add_argument(
         "--autotune", type=_several, metavar="K",
@@ -68,26 +73,38 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group = parser.add_argument_group("training (any of these trains)")
     group.add_argument(
-        "--optimizer", choices=("adamw", "sgd"), help="default: the plan's; adam is AdamW, momentum is sgd with 0.9"
+        "--optimizer",
+        choices=("adamw", "sgd"),
+        help="optimizer that updates the weights; adam is AdamW, momentum is sgd with 0.9; default: the plan's",
     )
     group.add_argument("--lr", type=_not_negative_number, metavar="X", help="learning rate; default: 0.001")
     group.add_argument(
-        "--weight-decay", type=_not_negative_number, metavar="X", help="default: 0.01 for AdamW, 0 for sgd"
+        "--weight-decay",
+        type=_not_negative_number,
+        metavar="X",
+        help="factor of weight decay; default: 0.01 for AdamW, 0 for sgd",
     )
-    group.add_argument("--momentum", type=_not_negative_number, metavar="X", help="of sgd; default: the plan's, or 0")
+    group.add_argument(
+        "--momentum", type=_not_negative_number, metavar="X", help="momentum of sgd; default: the plan's, or 0"
+    )
     group.add_argument("--clip", type=_positive_number, metavar="NORM", help="largest norm of all gradients together")
     group.add_argument(
         "--weights", type=Path, metavar="FILE",
-        help="an ONNX file, a .safetensors file or a folder of such; default: the model's own, where it holds any",
+        help="weights to begin with: an ONNX file, a .safetensors file or a folder of such; "
+        "default: the model's own, where it holds any",
     )  # fmt: skip
     group.add_argument(
         "--data", type=Path, metavar="FOLDER",
-        help="INPUT.npy for each input, samples along the first dimension; or a .npz or .safetensors file a step",
+        help="folder of samples: INPUT.npy for each input, with samples along the first dimension, or a .npz or "
+        ".safetensors file for each step",
     )  # fmt: skip
     group.add_argument(
-        "--save", type=Path, metavar="FOLDER", help="write checkpoints there, step-N, one behind the end"
+        "--save",
+        type=Path,
+        metavar="FOLDER",
+        help="folder for checkpoints, step-N; one is written behind the last step",
     )
-    group.add_argument("--save-every", type=positive, metavar="K", help="and one every K steps")
+    group.add_argument("--save-every", type=positive, metavar="K", help="write a checkpoint every K steps, too")
     group.add_argument(
         "--profile", type=Path, metavar="FOLDER",
         help="measure every operator and collective behind the last step; writes profile.json and trace.json there",

@@ -38,7 +38,7 @@ RESULT_TEXT = {
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("instance", type=Path, metavar="INSTANCE", help="problem in a .json or .json.gz file")
     parser.add_argument(
-        "--time-limit", type=seconds, metavar="S", help=f"seconds from the start; default: {DEFAULT_LIMIT:g}"
+        "--time-limit", type=seconds, metavar="S", help=f"seconds that solving may take; default: {DEFAULT_LIMIT:g}"
     )
     parser.add_argument("--solver", choices=(*SOLVERS, *WHOLE), default="auto", help=solver_help(SOLVERS, WHOLE))
     parser.add_argument(
