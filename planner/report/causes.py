@@ -13,7 +13,7 @@ from typing import Final
 from planner.planning.document import PlanDocument
 from planner.report.timeline import pipeline_run
 
-__all__ = ["CAUSES", "CAUSE_NAMES", "PICOSECOND", "comparable", "picoseconds", "step_causes"]
+__all__ = ["CAUSES", "CAUSE_NAMES", "PICOSECOND", "comparable", "of_clock", "picoseconds", "step_causes"]
 
 PICOSECOND: Final = 1e-12
 CAUSE_NAMES: Final[Mapping[str, str]] = {
@@ -52,14 +52,19 @@ def step_causes(plan: PlanDocument, clock: Mapping[str, float] | None = None) ->
     plan that does not say them."""
     cost = plan.cost
     if cost.step_parts_s:
-        return _closed(plan, _of_file(plan))
+        return _closed(_of_file(plan), picoseconds(cost.step_time_s))
     if clock:
-        found: dict[str, int] = {}
-        for part, seconds in clock.items():
-            cause = _CLOCK.get(part, "collectives")
-            found[cause] = found.get(cause, 0) + picoseconds(seconds)
-        return _closed(plan, found)
+        return of_clock(clock, picoseconds(cost.step_time_s))
     return _of_stages(plan)
+
+
+def of_clock(parts: Mapping[str, float], step: int) -> dict[str, int]:
+    """Parts of a step of so many picoseconds by the clock, or as a plan says them, by cause."""
+    found: dict[str, int] = {}
+    for part, seconds in parts.items():
+        cause = _CLOCK.get(part, part if part in CAUSES else "collectives")
+        found[cause] = found.get(cause, 0) + picoseconds(seconds)
+    return _closed(found, step)
 
 
 def comparable(plans: Iterable[Mapping[str, int]]) -> list[dict[str, int]]:
@@ -114,9 +119,9 @@ def _runs(plan: PlanDocument, stage: int, *, again: bool) -> list[float]:
     ]
 
 
-def _closed(plan: PlanDocument, found: dict[str, int]) -> dict[str, int]:
+def _closed(found: dict[str, int], step: int) -> dict[str, int]:
     """What rounding to picoseconds leaves stands with the largest cause."""
-    left = picoseconds(plan.cost.step_time_s) - sum(found.values())
+    left = step - sum(found.values())
     if left and found:
         largest = max(found, key=lambda c: found[c])
         found[largest] += left
