@@ -15,6 +15,7 @@ from fractions import Fraction
 from planner.cost_models.pipeline import stage_numbers
 from planner.planning.document import InnerDocument, OperatorDocument, PlanDocument
 from planner.redistribute.steps import FREE
+from planner.report.figures import figures
 
 __all__ = ["exchanges", "sent_bytes"]
 
@@ -28,13 +29,17 @@ def exchanges(plan: PlanDocument) -> tuple[int, int]:
     return gathers, count if zero == 3 or (zero == 2 and count > 1) else 1
 
 
-def sent_bytes(plan: PlanDocument) -> dict[str, int]:
-    """Kind of collective → bytes that a device sends in a step."""
+def sent_bytes(plan: PlanDocument, of: frozenset[str] | None = None) -> dict[str, int]:
+    """Kind of collective → bytes that a device sends in a step; `of`: on the account of these operators alone, as the
+    cost of redistributions is (without what stages hand on)."""
+    owner = figures(plan).owner if of is not None else ()
     sizes, count = plan.mesh.sizes, plan.schedule.micro_batches
     gathers, sums = exchanges(plan)
     wide = Fraction(_gradient_bytes(plan), _width(plan))
     found: dict[str, Fraction] = defaultdict(Fraction)
-    for r in plan.redistributions:
+    for i, r in enumerate(plan.redistributions):
+        if of is not None and owner[i] not in of:
+            continue
         times = Fraction(count)
         if r.tensor in plan.parameters:
             times = sums * wide if r.direction == "gradient" else Fraction(gathers)
@@ -44,12 +49,12 @@ def sent_bytes(plan: PlanDocument) -> dict[str, int]:
                 found[s.kind] += times * _of_whole(s.kind, s.bytes, ranks)
     again = {n for block in plan.schedule.recompute for n in block}
     for name, op in plan.operators.items():
-        for c in op.inner:
+        for c in op.inner if of is None or name in of else ():
             found[c.kind] += count * _times(op, c, name in again) * _of_part(c, sizes)
     stages = len(plan.stages)
-    if stages > 1:
+    if stages > 1 and of is None:
         found["send"] = Fraction(sum(_handed(plan)) * count)
-    return {k: round(n / stages) for k, n in sorted(found.items()) if n}
+    return {k: round(n / (stages if of is None else 1)) for k, n in sorted(found.items()) if n}
 
 
 def _width(plan: PlanDocument) -> int:

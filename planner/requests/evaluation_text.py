@@ -11,8 +11,8 @@ GIB = 2**30
 
 def evaluation_text(d: dict[str, Any]) -> str:
     """`d`: of `evaluated`."""
+    from planner.report.rates import rates_text
     from planner.requests.headline import extrapolation
-    from planner.requests.rates import rates_text
 
     step = f"  step           {d['step_time_s']:.4g} s"
     if "step_time_interval_s" in d:

@@ -14,8 +14,9 @@ from planner.errors import InputError, UsageError
 from planner.planning import PlanDocument, Planned
 from planner.planning.document import OperatorDocument
 from planner.planning.schemes import in_words, parse_strategy
+from planner.report.rates import rates_text
 from planner.report.words import time_text
-from planner.requests.rates import rates, rates_text
+from planner.requests.rates import rates
 
 __all__ = ["extrapolation", "figures", "headline", "words"]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from planner.errors import PlannerError
 
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from planner.ir import Graph
     from planner.planning import PlanDocument
 
-__all__ = ["rates", "rates_beside", "rates_of_plan", "rates_text", "tokens_of_sample", "utilisation"]
+__all__ = ["rates", "rates_beside", "rates_of_plan", "tokens_of_sample", "utilisation"]
 
 _PASSES: Final = {"training": 3, "inference": 1}  # the backward pass computes twice as much as the forward pass
 
@@ -98,16 +97,3 @@ def tokens_of_sample(graph: Graph) -> int | None:
     if first is not None and first.shape is not None and len(first.shape) == 2 and first.dtype.startswith("int"):
         return first.shape[1]
     return None
-
-
-def rates_text(document: Mapping[str, Any]) -> str:
-    """Samples, tokens and operations a second, as far as they can be counted."""
-    out = []
-    if document.get("samples_per_s") is not None:
-        out.append(f"{document['samples_per_s']:,.4g} samples/s")
-    if document.get("tokens_per_s") is not None:
-        out.append(f"{document['tokens_per_s']:,.0f} tokens/s")
-    if document.get("mfu") is not None:
-        rate = document["flops_per_s_per_device"] / 1e12
-        out.append(f"{rate:.4g} TFLOP/s per device (MFU {document['mfu']:.1%})")
-    return ", ".join(out)

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from planner.planning.document import OperatorDocument, PlanDocument
+from planner.planning.document import PlanDocument
 from planner.redistribute.steps import FREE
-from planner.report.colours import Splits
+from planner.report.degrees import Degrees
 from planner.report.diff.groups import Group
 from planner.report.diff.ledger import PARTS, Bill
 from planner.report.diff.model import Diff
@@ -24,8 +24,6 @@ from planner.report.wire import exchanges
 
 __all__ = ["Rule", "Work", "role", "rules"]
 
-_PARALLEL = {"b": "DP", "s": "sequence", "c": "TP", "k": "TP rows", "e": "EP", "p": "pending"}
-_ORDER = tuple(_PARALLEL)
 _RANKS = re.compile(r" over \d+")
 _NUMBERED = re.compile(r"^(?:.*[./_])?\d+[./]")
 
@@ -122,7 +120,7 @@ class _Words:
 
     def __init__(self, side: Side) -> None:
         self.side, self.plan = side, side.plan
-        self.splits = Splits.of(side.plan)
+        self.degrees = Degrees(side.plan)
 
     def of(self, name: str) -> dict[str, str]:
         op = self.plan.operators[name]
@@ -136,7 +134,7 @@ class _Words:
         stored = [p.stored.layout().shards(self.plan.mesh) for p in held]
         read = [p.compute[0].layout().shards(self.plan.mesh) for p in held if p.compute]
         return {
-            "": self._degrees(op),
+            "": self.degrees.text(op),
             "weights": _shards(stored),
             "reads": _shards(read),
             "gathers": _joined(moved["weights"]),
@@ -145,16 +143,6 @@ class _Words:
             "inside": _joined([self._collective(c.kind, c.axes) for c in op.inner]),
             "recomputed": "yes" if name in self.side.recomputed else "no",
         }
-
-    def _degrees(self, op: OperatorDocument) -> str:
-        sizes = self.plan.mesh.sizes
-        ranks: dict[str, int] = {}
-        for axis in self.plan.mesh.names:
-            if sizes[axis] > 1:
-                letter = self.splits.letter(op, axis)
-                ranks[letter] = ranks.get(letter, 1) * sizes[axis]
-        named = [f"{_PARALLEL[k]} {ranks[k]}" for k in _ORDER if k in ranks]
-        return " x ".join(named) or "replicated"
 
     def _collective(self, kind: str, axes: Sequence[str]) -> str:
         return f"{kind.replace('_', '-')} over {math.prod(self.plan.mesh.sizes.get(a, 1) for a in axes)}"
