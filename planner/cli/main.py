@@ -57,6 +57,7 @@ COMMANDS = {
     "report": ("planner.cli.commands.report", "show a plan: in the terminal, as a page, or as a trace of its step"),
     "run": ("planner.cli.commands.run", "execute a plan with PyTorch, one process per device"),
     "diff": ("planner.cli.commands.diff", "compare two plans: show what differs, and what each difference costs"),
+    "plot": ("planner.cli.commands.plot", "draw plans for papers and slides: scaling, memory, causes, timelines"),
     "read": ("planner.cli.commands.read", "turn another system's strategy into a plan.json"),
     "completion": (
         "planner.cli.commands.completion",

@@ -14,7 +14,7 @@ from planner.planning.plan_file import MIXED_SCHEMA
 from planner.planning.planner import gap_of
 from planner.planning.schemes import in_words, spelled
 from planner.report.words import time_text
-from planner.requests.headline import tokens_of_sample
+from planner.requests.rates import tokens_of_sample
 from planner.uniform.mixed import Cluster, Compared, FoundMixed, Mixed
 
 __all__ = ["MixedAnswer", "document_of", "lines_of"]

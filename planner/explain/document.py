@@ -13,11 +13,14 @@ __all__ = [
     "ExplanationDocument",
     "LimitDocument",
     "MeshDocument",
+    "ModuleAlternativeDocument",
+    "ModuleDocument",
     "MoveDocument",
     "OutcomeDocument",
     "ParameterCostDocument",
     "PlanFigures",
     "RefusedDocument",
+    "SplitDocument",
     "TopDocument",
     "UndividedDocument",
 ]
@@ -30,7 +33,7 @@ class _Part(BaseModel):
 
 
 class PlanFigures(_Part):
-    """Of the plan at hand: the very figures of its file."""
+    """Of the plan at hand: the very figures of its file, and what it does per second, where that can be counted."""
 
     model: str
     operators: int
@@ -46,6 +49,11 @@ class PlanFigures(_Part):
     parts_s: dict[str, float]
     peak_memory_bytes: int
     memory_limit_bytes: int | None
+
+    samples_per_s: float | None = None
+    tokens_per_s: float | None = None
+    flops_per_s_per_device: float | None = None
+    mfu: float | None = None
 
 
 class OutcomeDocument(_Part):
@@ -187,13 +195,58 @@ class TopDocument(_Part):
     reason: str = ""
 
 
+class SplitDocument(_Part):
+    """Operators of a module that are divided in one way, in words, with what stands on their account."""
+
+    text: str
+    operators: list[str]
+    own_s: float
+
+
+class ModuleAlternativeDocument(OutcomeDocument):
+    """The products of a module split otherwise, all of them; `splits`: product → factor → shards; `command` makes the
+    same search, and is empty where no command line can."""
+
+    splits: dict[str, dict[str, int]]
+    text: str
+    why: str
+    command: str
+
+
+class ModuleDocument(_Part):
+    """A module as planned.
+
+    alike            modules that differ from it in the numbers of their path alone, itself included
+    parts_s          what stands on the account of its operators, by part of the objective; they add up to own_s
+    alike_s          of all modules alike
+    parameter_bytes  of its weights, gradients and optimizer state on one device
+    sent_bytes       by a device in a step, for its parameters and for what it makes
+    freed            what its operators were freed from to find alternatives
+    """
+
+    module: str
+    alike: int
+    operators: int
+    products: list[str]
+    splits: list[SplitDocument]
+    parts_s: dict[str, float]
+    own_s: float
+    alike_s: float
+    parameter_bytes: int
+    sent_bytes: int
+    alternatives: list[ModuleAlternativeDocument] = []
+    freed: str = ""
+    reason: str = ""
+
+
 class ExplanationDocument(_Part):
-    """`choice`, `alternatives`, `refused`: of an operator; `meshes`, `operators`, `redistributions`: of the plan
-    as a whole.  `searches`: how many were made."""
+    """`module`: of a module; `choice`, `alternatives`, `refused`: of an operator; `meshes`, `operators`,
+    `redistributions`: of the plan as a whole.  `searches`: how many were made."""
 
     schema_: Literal["planner.explanation/1"] = Field(default="planner.explanation/1", alias="schema")
     plan: PlanFigures
     notes: list[str] = []
+    module: ModuleDocument | None = None
     choice: ChoiceDocument | None = None
     alternatives: list[AlternativeDocument] = []
     refused: list[RefusedDocument] = []

@@ -10,8 +10,9 @@ from planner.explain.alternatives import alternatives
 from planner.explain.case import Case, Found
 from planner.explain.choice import Costs
 from planner.explain.document import ExplanationDocument, MeshDocument, PlanFigures, TopDocument
-from planner.explain.find import find_operator
+from planner.explain.find import Module, by_own_name, find_module, find_operator
 from planner.explain.limits import binding_text, limits, undivided
+from planner.explain.module import explain_module
 from planner.planning import PlanDocument, describe
 from planner.planning.constraints import constraints_of_plan
 from planner.report.words import time_text
@@ -23,16 +24,18 @@ TOP = 3  # operators whose best alternative is searched for, where the plan is e
 
 
 def explain(case: Case, operator: str | None = None, *, most: int = 3) -> ExplanationDocument:
-    """Of `operator` (as `find_operator` understands it) with its `most` best alternatives; None: of the plan.
+    """Of `operator` (as `find_operator` understands it), or of the module of that name, with its `most` best
+    alternatives; None: of the plan.
 
-    InputError where there is no such operator or the plan is of another model; errors of the search as of `make_plan`.
+    InputError where there is no such operator or module, or the plan is of another model; errors of the search as of
+    `make_plan`.
     """
     if case.graph.digest != case.plan.model.digest:
         raise InputError(
             f"plan of {case.plan.model.name}: the model given is another one (digest {case.graph.digest[:12]}, the "
             f"plan's is {case.plan.model.digest[:12]}); give the model that was planned with --model"
         )
-    name = None if operator is None else find_operator(case.plan, operator)
+    name, module = (None, None) if operator is None else _meant(case.plan, operator)
     base, notes = _again(case)
     plan = case.plan if not notes and case.plan.cost.price_resolution_s else _described(case, base)
     notes += case.notes
@@ -40,6 +43,15 @@ def explain(case: Case, operator: str | None = None, *, most: int = 3) -> Explan
         notes.append(
             f"the rest is {case.request.constraints.rest}: an operator that is pinned is not part of it any more, so "
             "that an alternative may even be better than the plan"
+        )
+    if module is not None:
+        return ExplanationDocument(
+            schema="planner.explanation/1",
+            plan=_figures(case.plan),
+            notes=notes,
+            module=explain_module(case, base, plan, module, most),
+            binding="",
+            searches=case.searches,
         )
     costs = Costs(plan, base.planned.priced.rules)
     limited = limits(case, base, name)
@@ -65,6 +77,23 @@ def explain(case: Case, operator: str | None = None, *, most: int = 3) -> Explan
         document.redistributions = costs.dearest_moves(MOST_MOVES)
     document.searches = case.searches
     return document
+
+
+def _meant(plan: PlanDocument, text: str) -> tuple[str | None, Module | None]:
+    """The operator, or the module, that goes by it: an operator by its own name, a module of several operators by its
+    path."""
+    try:
+        name = find_operator(plan, text)
+    except InputError:
+        module = find_module(plan, text)
+        if module is None:
+            raise
+        return None, module
+    if not by_own_name(plan, name, text):
+        module = find_module(plan, text)
+        if module is not None and len(module.operators) > 1:
+            return None, module
+    return name, None
 
 
 def _again(case: Case) -> tuple[Found, list[str]]:

@@ -9,11 +9,13 @@ from planner.explain.document import (
     ChoiceDocument,
     ExplanationDocument,
     LimitDocument,
+    ModuleDocument,
     MoveDocument,
     TopDocument,
 )
 from planner.explain.splits import split_text
-from planner.report.words import memory_text, printable, time_text
+from planner.report.rates import rates_text
+from planner.report.words import PART_NAMES, memory_text, printable, time_text
 from planner.terminal import plain
 
 __all__ = ["explanation_text"]
@@ -24,11 +26,14 @@ _WIDTH = 400  # of a line that is not a command: of names as long as a page, the
 
 def explanation_text(e: ExplanationDocument) -> str:
     lines = [*_head(e), ""]
-    if e.choice is not None:
+    if e.module is not None:
+        lines += _module(e.module, e.plan.objective_s)
+    elif e.choice is not None:
         lines += [*_choice(e.choice), "", *_alternatives(e)]
     else:
         lines += [*_meshes(e), "", *_top(e), *_moves(e.redistributions)]
-    lines += ["", *_limits(e)]
+    if e.module is None:
+        lines += ["", *_limits(e)]
     lines += [f"note        {note}" for note in e.notes]
     return "\n".join(plain(line) if line.startswith(_COMMAND) else printable(line, _WIDTH) for line in lines)
 
@@ -39,8 +44,41 @@ def _head(e: ExplanationDocument) -> Iterator[str]:
     yield f"{p.model}: {p.devices} x {p.hardware}, mesh {p.mesh}{parts}"
     one = " of a micro-batch" if parts else ""
     yield f"step        {time_text(p.step_time_s)} (gap {p.gap:.2%}); objective {time_text(p.objective_s)}{one}"
+    done = rates_text(p.model_dump())
+    if done:
+        yield f"            {done}"
     limit = "no limit" if p.memory_limit_bytes is None else f"limit {memory_text(p.memory_limit_bytes)}"
     yield f"memory      {memory_text(p.peak_memory_bytes)} per device ({limit})"
+
+
+def _module(m: ModuleDocument, whole: float) -> Iterator[str]:
+    alike = f", one of {m.alike:,} alike" if m.alike > 1 else ""
+    yield f"{m.module} ({_count(len(m.products), 'product')}, {_count(m.operators, 'operator')}{alike})"
+    for s in m.splits:
+        yield f"  split     {s.text}: {_count(len(s.operators), 'operator')}, {time_text(s.own_s)}"
+    share = f" ({m.own_s / whole:.1%} of the objective)" if whole else ""
+    more = f", {time_text(m.alike_s)} of all alike" if m.alike > 1 else ""
+    yield f"  cost      {time_text(m.own_s)}{share}{more}"
+    for part, seconds in m.parts_s.items():
+        yield f"    {time_text(seconds):>10}  {PART_NAMES[part]}"
+    yield f"  memory    {memory_text(m.parameter_bytes)} per device of weights, gradients and optimizer state"
+    yield f"  sent      {memory_text(m.sent_bytes)} per device in a step"
+    freed = f"; the module is freed from {m.freed} for that" if m.freed else ""
+    yield ""
+    yield f"alternatives (each searched anew with all of its products split otherwise{freed})"
+    for a in m.alternatives:
+        where = f"on mesh {a.mesh}, {memory_text(a.peak_memory_bytes)} (gap {a.gap:.2%})"
+        yield f"  {a.text}"
+        yield f"    step {time_text(a.step_time_s)}, {_signed(a.difference_s)} {where}"
+        yield f"    it {a.why}"
+        if a.command:
+            yield f"    {a.command}"
+    if m.reason:
+        yield f"  {'no more: ' if m.alternatives else 'none: '}{m.reason}"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def _choice(c: ChoiceDocument) -> Iterator[str]:

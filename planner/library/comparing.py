@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Diff"]
 
-_GROUPS = 10  # of changes, in text
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Diff:
@@ -34,6 +32,12 @@ class Diff:
 
         return compared(self.a, self.b)
 
+    @cached_property
+    def _words(self) -> tuple[str, str]:
+        from planner.requests.headline import words
+
+        return words(self.a), words(self.b)
+
     @property
     def identical(self) -> bool:
         """Whether nothing is done otherwise."""
@@ -44,14 +48,21 @@ class Diff:
         """One page that needs nothing else."""
         from planner.report.diff import page_of
 
-        return page_of(self._found, self.names)
+        return page_of(self._found, self.names, words=self._words)
 
     @cached_property
     def text(self) -> str:
-        """Equal changes together, with what each costs or saves."""
+        """One screen: totals, the step by cause, and changes by rule, which add up as printed."""
         from planner.report.diff import text
 
-        return text(self._found, self.names, _GROUPS)
+        return text(self._found, self.names, words=self._words)
+
+    @cached_property
+    def markdown(self) -> str:
+        """The same for the comment of a pull request."""
+        from planner.report.diff import markdown
+
+        return markdown(self._found, self.names, words=self._words)
 
     def to_dict(self) -> dict[str, Any]:
         """As data (docs/diff.md)."""

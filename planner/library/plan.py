@@ -148,12 +148,12 @@ class Plan:
         if self.model is None:
             return None
         from planner.planning.rebuild import profile_of_plan
-        from planner.requests.headline import utilisation
+        from planner.requests.rates import rates_of_plan
 
         about = self.document.model
         try:
             graph = self.model.source.load(bind=about.bind, batch=about.batch)
-            return utilisation(self.document, graph, profile_of_plan(self.document), self.devices, self.step_time)[1]
+            return rates_of_plan(self.document, graph, profile_of_plan(self.document))["mfu"]
         except InputError:  # the model or the machine is not to be had
             return None
 

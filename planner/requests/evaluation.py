@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from planner.errors import UsageError
 from planner.requests.model import ModelSource
 from planner.requests.options import option, options_of, read, refuse_others
+from planner.requests.rates import rates
 from planner.requests.search import BINDINGS, Optimizer, Precision
 from planner.requests.values import bindings, byte_size, positive, profile_of
 
@@ -140,7 +141,9 @@ def _document(
         "step_time_s": p.step_time_s,
         "step_time_interval_s": [p.time_low_s, p.time_high_s],
         "extrapolated": list(extrapolated(c)),
-        "samples_per_s": c.global_batch / p.step_time_s,
+        **rates(
+            program.graph, c.micro_batches, c.global_batch, p.step_time_s, c.devices, profile, precision=c.precision
+        ),
         "breakdown_s": dict(p.breakdown),
         "peak_memory_bytes": round(p.allocated_bytes),
         "reserved_memory_bytes": round(p.reserved_bytes),
@@ -155,14 +158,28 @@ def _document(
 
 def _plan(options: EvaluationRequest, source: ModelSource, plan: PlanDocument, name: str) -> dict[str, Any]:
     from planner.evaluate.plan import price_plan
+    from planner.planning.rebuild import profile_of_plan
 
     for setting in ("precision", "optimizer"):
         if getattr(options, setting) is not None:
             raise UsageError(f"--{setting} goes with --strategy; a plan says its own")
 
+    loaded: list[Graph] = []
+
     def load(batch: int | None, bind: Mapping[str, int]) -> Graph:
-        return source.load(bind=bindings(options.bind) or bind, batch=options.batch or batch)
+        loaded.append(source.load(bind=bindings(options.bind) or bind, batch=options.batch or batch))
+        return loaded[-1]
 
     profile = None if options.hardware is None else profile_of(options.hardware)
     found = price_plan(plan, load, profile, options.devices, options.memory_limit, name=f"plan {name}")
-    return {"schema": "planner.evaluation/1", "model": str(options.model), "strategy": name, **found}
+    done = rates(
+        loaded[-1],
+        found["micro_batches"],
+        found["batch"],
+        found["step_time_s"],
+        found["devices"],
+        profile or profile_of_plan(plan),
+        precision=plan.schedule.precision,
+        mode=plan.schedule.mode,
+    )
+    return {"schema": "planner.evaluation/1", "model": str(options.model), "strategy": name, **found, **done}

@@ -11,9 +11,9 @@ GIB = 2**30
 
 def evaluation_text(d: dict[str, Any]) -> str:
     """`d`: of `evaluated`."""
+    from planner.report.rates import rates_text
     from planner.requests.headline import extrapolation
 
-    rate = f"   {d['samples_per_s']:.4g} samples/s" if d["samples_per_s"] else ""
     step = f"  step           {d['step_time_s']:.4g} s"
     if "step_time_interval_s" in d:
         low, high = d["step_time_interval_s"]
@@ -21,8 +21,11 @@ def evaluation_text(d: dict[str, Any]) -> str:
     lines = [
         f"{d['strategy']} on {d['devices']} x {d['hardware']}, batch {d['batch']}",
         f"  configuration  {d['configuration']}",
-        step + rate,
+        step,
     ]
+    done = rates_text(d)
+    if done:
+        lines.append(f"                 {done}")
     lines += extrapolation(d.get("extrapolated", ()), "  extrapolated   ")
     total = d["step_time_s"]
     if "objective_s" in d:  # of a plan: its parts one after the other, where the step lets them overlap

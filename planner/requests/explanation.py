@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from planner.errors import InputError, UsageError
 from planner.requests.model import ModelSource
 from planner.requests.plan_model import model_of_plan
+from planner.requests.rates import rates_of_plan
 from planner.requests.values import progress_to
 
 if TYPE_CHECKING:
@@ -57,7 +58,11 @@ def explained(
     from planner.explain import explain
 
     with tempfile.TemporaryDirectory(prefix="planner-explain-") as folder:
-        return explain(_case(plan, source, hardware, Path(folder), say), operator, most=most)
+        case = _case(plan, source, hardware, Path(folder), say)
+        found = explain(case, operator, most=most)
+        return found.model_copy(
+            update={"plan": found.plan.model_copy(update=rates_of_plan(plan, case.graph, case.request.profile))}
+        )
 
 
 def _case(

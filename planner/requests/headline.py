@@ -9,22 +9,19 @@ from math import prod
 from typing import Any, Final
 
 from planner.clock import Configuration, extrapolated, interval
-from planner.cost_models import HardwareProfile
-from planner.cost_models.device import resolve_rate
 from planner.emit.scheme import PRODUCTS, Scheme, scheme_of
 from planner.errors import InputError, UsageError
-from planner.frontends.facts.flops import flops
-from planner.ir import Graph
 from planner.planning import PlanDocument, Planned
 from planner.planning.document import OperatorDocument
 from planner.planning.schemes import in_words, parse_strategy
+from planner.report.rates import rates_text
 from planner.report.words import time_text
+from planner.requests.rates import rates
 
-__all__ = ["extrapolation", "figures", "headline", "tokens_of_sample", "utilisation", "words"]
+__all__ = ["extrapolation", "figures", "headline", "words"]
 
 _NAMED: Final = 4  # features of an extrapolation
 _KINDS: Final = ("DP", "CP", "TP")
-_PASSES = {"training": 3, "inference": 1}  # the backward pass computes twice as much as the forward pass
 
 
 def figures(
@@ -34,35 +31,16 @@ def figures(
     cannot be counted.  `execution`: of a known configuration."""
     graph, profile = planned.priced.graph, planned.request.profile
     devices, batch, seconds = document["devices"], document["batch"], document["step_time_s"]
-    rate = tokens = None
-    if batch is not None and seconds > 0:
-        rate = batch / seconds
-        each = tokens_of_sample(graph)
-        tokens = None if each is None else rate * each
-    flops_per_s, mfu = utilisation(plan, graph, profile, devices, seconds)
+    s = plan.schedule
+    kind = {"precision": s.precision, "mode": s.mode}
     outside = [] if execution is None else list(extrapolated(execution))
     spread = None if profile.device is None else interval(seconds, profile, extrapolated=bool(outside))
     return {
         "in_words": _words(plan, execution),
         "step_time_interval_s": None if spread is None else list(spread),
         "extrapolated": outside,
-        "samples_per_s": rate,
-        "tokens_per_s": tokens,
-        "flops_per_s_per_device": flops_per_s,
-        "mfu": mfu,
+        **rates(graph, s.micro_batches, batch, seconds, devices, profile, **kind),
     }
-
-
-def utilisation(
-    plan: PlanDocument, graph: Graph, profile: HardwareProfile, devices: int, seconds: float
-) -> tuple[float | None, float | None]:
-    """Operations a second and device, and their share of what the machine's products reach at most; `graph`: of a
-    micro-batch.  None for both where they cannot be counted."""
-    computed = sum(flops(graph, op) for op in graph.ops) * _PASSES[plan.schedule.mode] * plan.schedule.micro_batches
-    if not computed or profile.device is None or seconds <= 0:
-        return None, None
-    flops_per_s = computed / seconds / devices
-    return flops_per_s, flops_per_s / resolve_rate(profile.device.matmul_flops_per_s, plan.schedule.precision)
 
 
 def words(plan: PlanDocument) -> str:
@@ -78,14 +56,6 @@ def words(plan: PlanDocument) -> str:
         return _words(plan, None)
 
 
-def tokens_of_sample(graph: Graph) -> int | None:
-    """Tokens of a sample; None where the first input is not a row of them for each."""
-    first = graph.tensors[graph.inputs[0]] if graph.inputs else None
-    if first is not None and first.shape is not None and len(first.shape) == 2 and first.dtype.startswith("int"):
-        return first.shape[1]
-    return None
-
-
 def headline(planned: Planned, plan: PlanDocument, document: Mapping[str, Any]) -> list[str]:
     """Lines of the summary; `document`: of `--json`, with `figures`."""
     s, seconds, batch = plan.schedule, document["step_time_s"], document["batch"]
@@ -97,9 +67,9 @@ def headline(planned: Planned, plan: PlanDocument, document: Mapping[str, Any]) 
         f"step        {time_text(seconds)}{_spread(document)}",
     ]
     parts += extrapolation(document["extrapolated"])
-    rates = _rates(document)
-    if rates:
-        parts.append(f"            {', '.join(rates)}")
+    done = rates_text(document)
+    if done:
+        parts.append(f"            {done}")
     limit = document["memory_limit_bytes"]
     parts.append(
         f"memory      {document['peak_memory_bytes'] / 2**30:.2f} GiB per device at peak "
@@ -121,19 +91,6 @@ def _spread(document: Mapping[str, Any]) -> str:
         return ""
     low, high = document["step_time_interval_s"]
     return f", 80 % between {time_text(low)} and {time_text(high)}"
-
-
-def _rates(document: Mapping[str, Any]) -> list[str]:
-    """Samples, tokens and operations a second, as far as they can be counted."""
-    out = []
-    if document["samples_per_s"] is not None:
-        out.append(f"{document['samples_per_s']:,.4g} samples/s")
-    if document["tokens_per_s"] is not None:
-        out.append(f"{document['tokens_per_s']:,.0f} tokens/s")
-    if document["mfu"] is not None:
-        rate = document["flops_per_s_per_device"] / 1e12
-        out.append(f"{rate:.4g} TFLOP/s per device (MFU {document['mfu']:.1%})")
-    return out
 
 
 def _words(plan: PlanDocument, execution: Configuration | None) -> str:

@@ -16,7 +16,7 @@ from tests.unit.diff_plans import PAIRS, edited, hostile, searched
 
 pytestmark = pytest.mark.slow
 VIOLATIONS = "addEventListener('securitypolicyviolation', (e) => console.error('policy', e.violatedDirective))"
-Show = Callable[[str], Any]
+Show = Callable[..., Any]
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Show]:
     context = browser.new_context(viewport={"width": 1600, "height": 1000})
     context.add_init_script(VIOLATIONS)
 
-    def opened(content: str) -> Any:
+    def opened(content: str, graphs: bool = True) -> Any:
         file = tmp_path / "diff.html"
         file.write_bytes(content.encode())
         page = context.new_page()
@@ -35,6 +35,9 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Show]:
         page.on("dialog", lambda d: (said.append(d.message), d.dismiss()))
         page.goto(file.as_uri())
         page.wait_for_selector("body[data-ready]")
+        if graphs:
+            page.locator("#changes > summary").click()
+            page.wait_for_selector("#changes[open] .graph")
         return page
 
     yield opened
@@ -135,3 +138,37 @@ def test_changes_are_filtered_by_what_is_written(show: Show) -> None:
     assert 0 < page.locator(".change").count() < whole
     page.get_by_role("searchbox").fill("no such thing")
     assert page.locator(".change").count() == 0
+
+
+@pytest.mark.parametrize(("a", "b"), [*PAIRS, ("data", "data")])
+def test_what_differs_is_one_screen_and_nothing_is_clipped(show: Show, a: str, b: str) -> None:
+    page = show(page_of(diff(searched(a), searched(b))), graphs=False)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": 1440, "height": 900})
+        assert page.evaluate("document.documentElement.scrollHeight") <= 900
+        assert complaints(page) == []
+        page.set_viewport_size({"width": 390, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        clipped = "[...document.querySelectorAll('.summary .scroll')].filter((e) => e.scrollWidth > e.clientWidth)"
+        assert page.evaluate(f"{clipped}.length") == 0
+        assert complaints(page) == []
+
+
+def test_a_rule_leads_to_its_operators(show: Show) -> None:
+    page = show(page_of(diff(searched("data"), searched("tensor"))), graphs=False)
+    page.locator("button.rule").first.click()
+    page.wait_for_selector("#changes[open] .graph .operator.picked")
+    assert page.locator(".graph .operator.picked").count() >= 2
+    assert page.locator(".details-row h3").first.is_visible()
+    assert complaints(page) == []
+
+
+def complaints(page: Any) -> list[str]:
+    """What axe-core finds that is serious or worse; nothing where it is not installed."""
+    try:
+        from axe_playwright_python.sync_playwright import Axe
+    except ImportError:
+        return []
+    found = Axe().run(page).response["violations"]
+    return [f"{v['id']}: {v['nodes'][0]['target']}" for v in found if v["impact"] in ("serious", "critical")]

@@ -101,9 +101,12 @@ def test_a_pull_request_hears_what_it_changes_of_the_plan(runner: Runner, tmp_pa
     heading, blank, *block = comment.splitlines()
     assert heading == "### Plan of `model.onnx` (--devices 2)"
     assert blank == ""
-    assert block
-    assert all(line.startswith("    ") for line in block)
-    assert any("``` @everyone" in line for line in block)
+    visible, _, figures = "\n".join(block).partition("<details>")
+    assert visible.startswith("- **A** base/plan/plan\\.json")
+    assert "@" not in visible.replace("\\@", "")
+    assert figures.rstrip().endswith("</details>")
+    lines = figures.splitlines()[1:-1]
+    assert all(line.startswith("    ") for line in lines if line)
     assert runner.step("Comment", NUMBER="7", GH_TOKEN="x").returncode == 0
     words = (runner.temp / "gh").read_text().split()
     assert words[:3] == ["pr", "comment", "7"]

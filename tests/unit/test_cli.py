@@ -128,7 +128,7 @@ def test_the_summary_fits_a_screen(model: Path, tmp_path: Path, capsys: pytest.C
 def test_several_counts_of_devices_are_a_table(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("search", model, "--devices", "2,4", "--out", tmp_path) == 0
     head, *rows = capsys.readouterr().out.splitlines()[-3:]
-    assert head.split() == ["devices", "step", "speed-up", "samples/s", "MFU", "GiB", "plan"]
+    assert head.split() == ["devices", "step", "speed-up", "efficiency", "samples/s", "MFU", "GiB", "plan"]
     assert [row.split()[0] for row in rows] == ["2", "4"]
     assert "1.00" in rows[0].split()
 

@@ -14,7 +14,7 @@ import pytest
 
 from planner.cli.main import main
 from planner.planning import PlanDocument, plan_text
-from planner.report.diff import diff, document, text
+from planner.report.diff import Diff, details, diff, document, text
 from planner.report.diff.groups import pattern
 from planner.report.diff.ledger import PARTS
 from tests.unit.diff_plans import HOSTILE, PAIRS, edited, hostile, searched
@@ -35,6 +35,10 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return path
 
     return written
+
+
+def everything(found: Diff, most: int = 10) -> str:
+    return f"{text(found)}\n{details(found, most)}"
 
 
 def untold(plan: PlanDocument) -> PlanDocument:
@@ -117,7 +121,7 @@ def test_figures_are_the_very_ones_of_the_plans(plan: Callable[[str], PlanDocume
     first, second = plan(a), plan(b)
     found = diff(first, second)
     told = document(found)
-    shown = text(found)
+    shown = details(found)
     for key, cost in (("a", first.cost), ("b", second.cost)):
         own = {k: getattr(cost, k) for k in told["totals"]}
         assert {k: v[key] for k, v in told["totals"].items()} == own
@@ -128,11 +132,13 @@ def test_figures_are_the_very_ones_of_the_plans(plan: Callable[[str], PlanDocume
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS)
-def test_a_terminal_shows_two_screens_with_the_largest_effects_first(
+def test_a_terminal_shows_one_screen_with_the_largest_effects_first(
     plan: Callable[[str], PlanDocument], a: str, b: str
 ) -> None:
     found = diff(plan(a), plan(b))
-    assert len(text(found).splitlines()) <= 110
+    lines = text(found).splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 130
     assert all(abs(x.delta.units) >= abs(y.delta.units) for x, y in pairwise(found.groups))
 
 
@@ -161,7 +167,7 @@ def test_a_difference_exits_with_1(file: Callable[[str], Path], capsys: pytest.C
     assert main(["diff", str(file("data")), str(file("searched")), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["identical"] is False
     assert main(["diff", str(file("data")), str(file("searched"))]) == 1
-    assert "rest data_parallel" in capsys.readouterr().out
+    assert "1 of --pin 'rest=data_parallel' -> none" in capsys.readouterr().out
 
 
 def test_equal_changes_of_repeated_blocks_are_one_group(plan: Callable[[str], PlanDocument]) -> None:
@@ -262,7 +268,7 @@ def test_any_edit_is_named(plan: Callable[[str], PlanDocument]) -> None:
     for word, edit in edits.items():
         found = diff(a, edited(a, edit))
         assert not found.identical
-        assert word in text(found)
+        assert word in everything(found)
 
 
 def test_operators_of_another_export_correspond_by_module_type_and_position(
@@ -301,9 +307,9 @@ def test_plans_of_different_models_are_called_that(plan: Callable[[str], PlanDoc
 
 
 def test_micro_batches_are_not_taken_for_whole_steps(plan: Callable[[str], PlanDocument]) -> None:
-    shown = text(diff(plan("pipeline"), plan("other batch")))
-    assert "of one micro-batch through all stages" in shown
-    assert "stages: 2 -> 1" in shown
+    found = diff(plan("pipeline"), plan("other batch"))
+    assert "of one micro-batch through all stages" in details(found)
+    assert "stages: 2 -> 1" in text(found)
 
 
 def test_times_in_other_units_are_compared_exactly(plan: Callable[[str], PlanDocument]) -> None:
@@ -338,7 +344,7 @@ def test_plans_that_tell_no_runs_say_what_is_missing(plan: Callable[[str], PlanD
     found = diff(untold(plan("data")), untold(plan("searched")))
     assert not found.exact
     assert found.remainder_units != 0
-    assert "does not say what its operators' runs cost" in text(found)
+    assert "does not say what its operators' runs cost" in details(found)
     assert found.groups
 
 
@@ -376,7 +382,7 @@ def test_no_name_of_a_model_moves_the_terminal(plan: Callable[[str], PlanDocumen
 
     for other in (edited(a, odd), edited(plan("searched"), odd)):
         for found in (diff(a, other), diff(other, a), diff(other, other)):
-            shown = text(found, (HOSTILE[0], HOSTILE[4]), 1000)
+            shown = "\n".join((text(found, (HOSTILE[0], HOSTILE[4])), details(found, 1000)))
             assert all(c.isprintable() for line in shown.split("\n") for c in line)
             assert max(map(len, shown.split("\n"))) < 1000
             json.dumps(document(found))

@@ -112,3 +112,20 @@ def test_exactly_one_of_strategy_and_plan(gpt: str, what: tuple[str, ...]) -> No
     with pytest.raises(SystemExit) as e:
         main(["evaluate", gpt, "--devices", "4", *what])
     assert e.value.code == 2
+
+
+def test_a_configuration_and_a_plan_of_it_do_as_much_a_second(
+    gpt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Samples, tokens, operations and MFU are those of the search, and without a model the one beside the plan is
+    read."""
+    asked = ("--devices", "4", "--strategy", "megatron:pp=2")
+    known = document(capsys, gpt, *asked)
+    assert main(["search", gpt, *asked, "--out", str(tmp_path / "plan"), "--json", "--no-cache"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    priced = document(capsys, "--plan", str(tmp_path / "plan"))
+    for key in ("samples_per_s", "tokens_per_s", "flops_per_s_per_device", "mfu"):
+        assert known[key] == pytest.approx(found[key], rel=1e-12)
+        assert priced[key] == pytest.approx(found[key], rel=1e-12)
+    assert main(["evaluate", "--devices", "4", "--strategy", "ddp"]) == 2
+    assert "missing MODEL" in capsys.readouterr().err

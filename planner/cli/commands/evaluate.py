@@ -13,6 +13,7 @@ from planner.requests.evaluation import EvaluationRequest, evaluated
 from planner.requests.evaluation_text import evaluation_text
 from planner.requests.occupied import FORCE, refuse_other_document
 from planner.requests.options import add_options
+from planner.requests.plan_model import model_of_plan
 from planner.requests.values import plan_file
 
 __all__ = ["configure", "run"]
@@ -21,7 +22,7 @@ _SAME = ("model", "hardware", "devices", "batch", "strategy")  # of evaluations 
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_model_options(parser)
+    add_model_options(parser, optional=True)
     add_options(parser, EvaluationRequest, ("devices",))
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
@@ -30,7 +31,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="configuration to price: ddp, zero1, zero2, zero3, fsdp, hsdp:shard=8, "
         "megatron:tp=8,pp=4,zero=1,recompute=full,micro_batch=1,…",
     )
-    what.add_argument("--plan", type=plan_file, metavar="PLAN", help="the plan.json, or its folder, to price as it is")
+    what.add_argument(
+        "--plan",
+        type=plan_file,
+        metavar="PLAN",
+        help="the plan.json, or its folder, to price as it is; without MODEL on the model beside it",
+    )
     add_options(parser, EvaluationRequest, ("hardware", "precision", "optimizer", "memory_limit"))
     parser.add_argument("--out", type=Path, metavar="DIR", help="write evaluation.json there")
     parser.add_argument("--force", action="store_true", help=FORCE)
@@ -38,6 +44,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.model is None:
+        if options.plan is None:
+            raise UsageError("missing MODEL: --strategy needs the model; --plan has it beside the plan")
+        options.model = model_of_plan(options.plan, None, "MODEL")
     request = EvaluationRequest(**{f.name: getattr(options, f.name) for f in fields(EvaluationRequest)})
     found = evaluated(request)
     text = json.dumps(found, indent=1)

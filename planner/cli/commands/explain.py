@@ -16,7 +16,10 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
     parser.add_argument(
-        "operator", nargs="?", metavar="OP", help="the operator to explain; default: the plan as a whole"
+        "operator",
+        nargs="?",
+        metavar="OP|MODULE",
+        help="the operator, or the module with all of its operators, to explain; default: the plan as a whole",
     )
     parser.add_argument(
         "--model", type=Path, metavar="MODEL", help="the model that was planned; default: model.onnx beside the plan"

@@ -13,7 +13,7 @@ from planner.cache import Store, default_folder
 from planner.cli.commands.cache import add_cache_options
 from planner.cli.options import add_json_option, add_model_options
 from planner.emit import TARGETS
-from planner.errors import InputError
+from planner.errors import InputError, UsageError
 from planner.requests.answer import Answer, finished, write_plans
 from planner.requests.cancel import cancelled_by_signals
 from planner.requests.kinds import names_kinds
@@ -44,6 +44,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET",
         help=f"also write the plan for a runtime, to DIR/TARGET: {', '.join(TARGETS)}; may be repeated",
     )
+    parser.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="PLAN|SCHEME",
+        help="also say what the plan does otherwise than another plan, or than a known configuration (fsdp, "
+        "megatron:tp=8,pp=4, …), as `planner diff` does; may be repeated",
+    )
     parser.add_argument("--details", action="store_true", help="also print how every operator is split")
     add_json_option(parser)
 
@@ -66,6 +74,8 @@ def run(options: argparse.Namespace) -> int:
     request = _request(options)
     counts = request.counts
     several = len(counts) > 1
+    if several and options.against:
+        raise UsageError("--against fits one number of devices; give one --devices with it")
     from planner.requests.key import request_key
 
     store = None if options.no_cache else Store(options.cache or default_folder(), cache_size(), note=_say)
@@ -78,7 +88,12 @@ def run(options: argparse.Namespace) -> int:
             _refuse_others(options, request, devices, several, answer)
     later: Any = None  # what searches is loaded only where a search is due
     documents: list[dict[str, Any]] = []
+    columns: Any = []
     with cancelled_by_signals() as cancellation:
+        if options.against:  # what is wrong with them is said before the search; a plan there may be written over
+            from planner.requests.against import baselines
+
+            columns = baselines(options.against, request, cancellation)
         for devices in counts:
             answer = known[devices]
             if answer is None:
@@ -93,6 +108,8 @@ def run(options: argparse.Namespace) -> int:
             if cancellation.requested.is_set() and len(documents) < len(counts):
                 _say(f"cancelled: {', '.join(map(str, counts[len(documents) :]))} devices are not planned for")
                 break
+    if columns:
+        _compare(options, columns, documents[0])
     if options.json:
         print(json.dumps(documents if several else documents[0], indent=1))
     elif several:
@@ -101,6 +118,18 @@ def run(options: argparse.Namespace) -> int:
         print(f"\n{sizing(documents)}")
     refused = any("refused" in artifact for d in documents for artifact in d.get("emitted", {}).values())
     return InputError.exit_status if refused else 0
+
+
+def _compare(options: argparse.Namespace, columns: Any, document: dict[str, Any]) -> None:
+    """Prints what the plan does otherwise, or puts it into the document of `--json`."""
+    from planner.planning import read_plan
+    from planner.requests.against import beside
+
+    found = beside(columns, read_plan(document["plan"]), document["plan"], options.model)
+    if options.json:
+        document["against"] = found.document()
+    else:
+        print(f"\n{found.text()}")
 
 
 def _request(options: argparse.Namespace) -> SearchRequest:

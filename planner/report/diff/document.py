@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from planner.planning import PlanDocument
@@ -10,6 +11,7 @@ from planner.report.diff.groups import Group, moved
 from planner.report.diff.ledger import PARTS, Bill
 from planner.report.diff.model import Diff, diff
 from planner.report.diff.settings import Setting
+from planner.report.diff.summary import Clock, Summary, summary
 from planner.report.diff.tables import collectives, memory, places, totals
 
 __all__ = ["SCHEMA", "diff_document", "document"]
@@ -22,8 +24,8 @@ def diff_document(a: PlanDocument, b: PlanDocument) -> dict[str, Any]:
     return document(diff(a, b))
 
 
-def document(d: Diff) -> dict[str, Any]:
-    """Plain values, ready for `json.dumps`."""
+def document(d: Diff, clocks: tuple[Clock, Clock] = (None, None)) -> dict[str, Any]:
+    """Plain values, ready for `json.dumps`; `clocks` as of `summary`."""
     first, second = totals(d.a), totals(d.b)
     away = moved(d.groups)
     return {
@@ -32,6 +34,7 @@ def document(d: Diff) -> dict[str, Any]:
         "a": _plan(d.a),
         "b": _plan(d.b),
         "notes": list(d.notes),
+        "summary": _summary(summary(d, clocks)),
         "unit_s": float(d.unit_s),
         "exact": d.exact,
         "totals": {
@@ -71,6 +74,20 @@ def document(d: Diff) -> dict[str, Any]:
             "loose": _cost(d, *d.loose),
             "remainder": {**_units(d, d.remainder_units), "parts": {p: _units(d, n) for p, n in d.remainder.items()}},
         },
+    }
+
+
+def _summary(s: Summary) -> dict[str, Any]:
+    """As printed: texts that add up, and the differences as counts of their last digit."""
+    return {
+        "unit": s.unit,
+        **{
+            name: [asdict(r) for r in rows]
+            for name, rows in (("totals", s.totals), ("causes", s.causes), ("changes", s.changes))
+        },
+        "alike": None if s.alike is None else asdict(s.alike),
+        "step": asdict(s.step),
+        "settings": list(s.settings),
     }
 
 

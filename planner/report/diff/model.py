@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import islice
 
 from planner.planning import PlanDocument
-from planner.planning.compare import forms
+from planner.planning.compare import Form, forms
 from planner.report.diff.groups import Group, Same, compared
 from planner.report.diff.ledger import PARTS, Bill, Ledger, common_unit, counted, ledger, total
 from planner.report.diff.match import Matching, match
@@ -27,6 +27,7 @@ class Diff:
     Costs count in `unit_s`, in which both plans' times are whole numbers (`exact`) or to which they are rounded.  The
     objective's difference is the sum over `groups`, `same`, what is in one plan only, `loose` (of no operator), and
     `remainder`, by part of the objective: what the plans' files leave unexplained, zero where they tell every run.
+    `warnings` are those of `notes` that say why the plans can hardly be compared.
     """
 
     a: PlanDocument
@@ -39,6 +40,8 @@ class Diff:
     found: tuple[Setting, ...]
     others: tuple[Setting, ...]
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    forms: tuple[Form, Form]
     ledgers: tuple[Ledger, Ledger]
     groups: tuple[Group, ...]
     same: tuple[Same, ...]
@@ -103,7 +106,9 @@ def diff(a: PlanDocument, b: PlanDocument) -> Diff:
         settings=tuple(named),
         found=tuple(found_otherwise(a, b)),
         others=tuple(others),
-        notes=tuple(_notes(a, b, matching)),
+        notes=(*_warnings(a, b, matching), *_notes(a, b)),
+        warnings=tuple(_warnings(a, b, matching)),
+        forms=(form_a, form_b),
         ledgers=(first, second),
         groups=tuple(groups),
         same=tuple(same),
@@ -119,38 +124,47 @@ def diff(a: PlanDocument, b: PlanDocument) -> Diff:
     return replace(found, remainder={p: n for p, n in left.items() if n})
 
 
-def _notes(a: PlanDocument, b: PlanDocument, matching: Matching) -> list[str]:
-    """What a reader must know to read the figures."""
+def _warnings(a: PlanDocument, b: PlanDocument, matching: Matching) -> list[str]:
+    """Why the plans cannot be compared operator by operator, or only with care."""
     notes = []
+    more = len(matching.pairs) - matching.by_name
     if matching.other_models:
         notes.append(
             f"these are plans of different models: {len(matching.pairs)} of {len(a.operators)} operators of A and of "
             f"{len(b.operators)} of B correspond"
         )
-    elif a.model.digest != b.model.digest:
-        more = len(matching.pairs) - matching.by_name
+    elif more or matching.only_a or matching.only_b:
         notes.append(
             f"another graph: {matching.by_name} operators correspond by name, {more} by module, type and position, "
             f"{len(matching.only_a)} are in A alone and {len(matching.only_b)} in B alone"
         )
+    if a.schedule.mode != b.schedule.mode:
+        notes.append(f"A is a plan of {a.schedule.mode} and B of {b.schedule.mode}: a step is not the same work")
     if a.cluster.profile_digest != b.cluster.profile_digest:
         notes.append(
             f"prices are those of other hardware ({a.cluster.hardware}, {b.cluster.hardware}): "
             "operators that do the same cost otherwise"
-        )
-    if a.mesh.shape != b.mesh.shape:
-        notes.append(
-            "other meshes: layouts are compared by shards of every dimension, strategies by ranks in each role"
         )
     if silent(a) != silent(b):
         notes.append(
             f"plan {'A' if silent(a) else 'B'} does not say what its operators' runs and updates cost: those of the "
             "other are not told by operator either"
         )
+    return notes
+
+
+def _notes(a: PlanDocument, b: PlanDocument) -> list[str]:
+    """What a reader of all figures must know besides."""
+    notes = []
+    if a.mesh.shape != b.mesh.shape:
+        notes.append(
+            "other meshes: layouts are compared by shards of every dimension, strategies by ranks in each role"
+        )
     counts = a.schedule.micro_batches, b.schedule.micro_batches
     if max(counts) > 1:
         notes.append(
-            "objective, bound, parts and changes are of one micro-batch through all stages, of which a step has "
-            f"{counts[0]} in A and {counts[1]} in B; the simulated step and memory are of the whole step"
+            "objective, bound, parts and groups of changes are of one micro-batch through all stages, of which a step "
+            f"has {counts[0]} in A and {counts[1]} in B; the summary, the simulated step and memory are of the whole "
+            "step"
         )
     return notes

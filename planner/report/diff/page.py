@@ -8,7 +8,8 @@ from planner.planning import PlanDocument
 from planner.report.diff.document import document
 from planner.report.diff.model import Diff, diff
 from planner.report.diff.reasons import remainder_reason, same_reason
-from planner.report.diff.text import text
+from planner.report.diff.summary import Clock, pins_text
+from planner.report.diff.text import Names, headline, in_words, text
 from planner.report.figures import figures
 from planner.report.html import page
 from planner.report.html.data import page_data
@@ -23,10 +24,19 @@ def diff_html(a: PlanDocument, b: PlanDocument) -> str:
     return page_of(diff(a, b))
 
 
-def page_of(d: Diff, names: tuple[str, str] | None = None) -> str:
-    """`names`: what the plans are called, besides A and B."""
+def page_of(
+    d: Diff,
+    names: Names | None = None,
+    *,
+    words: Names = ("", ""),
+    clocks: tuple[Clock, Clock] = (None, None),
+) -> str:
+    """`names`: what the plans are called, besides A and B; `words`, `clocks` as of `text`."""
     first, second = views(d)
-    diff_data = document(d) | {"same_reason": same_reason(d), "remainder_reason": remainder_reason(d)}
+    diff_data = document(d, clocks) | {"same_reason": same_reason(d), "remainder_reason": remainder_reason(d)}
+    diff_data["warnings"] = list(d.warnings)
+    diff_data["settings"] = _settings(d)
+    diff_data["heads"] = {k: [headline(p), in_words(p, w)] for k, p, w in zip("ab", (d.a, d.b), words, strict=True)}
     if names is not None:
         diff_data["names"] = {"a": names[0], "b": names[1]}
     data = {
@@ -38,7 +48,14 @@ def page_of(d: Diff, names: tuple[str, str] | None = None) -> str:
     title = (
         f"{d.a.model.name}: two plans" if d.a.model.name == d.b.model.name else f"{d.a.model.name}, {d.b.model.name}"
     )
-    return page("diff", title, data, text(d, names or ("A", "B")))
+    return page("diff", title, data, text(d, names or ("A", "B"), words=words, clocks=clocks))
+
+
+def _settings(d: Diff) -> list[dict[str, str]]:
+    """As in the document, but for pins, of which a configuration has one for every operator: they are counted."""
+    rows = [{"what": s.what, "a": s.a, "b": s.b} for s in d.settings if s.what != "pin"]
+    texts = [pins_text(p) for p in (d.a, d.b)]
+    return [*rows, {"what": "pins", "a": texts[0], "b": texts[1]}] if len(rows) < len(d.settings) else rows
 
 
 def views(d: Diff) -> tuple[View, View]:

@@ -110,6 +110,8 @@ def _facts(p: PlanDocument) -> dict[str, str]:
     if len(p.stages) > 1:
         facts["stages.operators"] = ", ".join(str(x.operators) for x in p.stages)
     facts |= {f"schedule.{k}": getattr(s, k) for k in ("mode", "precision", "optimizer", "target", "micro_batches")}
+    facts |= {"schedule.order": s.order, "schedule.chunks": s.chunks}
+    facts |= {f"schedule.run.{k}": v for k, v in s.run.items()}
     blocks = s.recompute
     facts["schedule.recompute"] = f"{sum(map(len, blocks))} operators in {len(blocks)} blocks" if blocks else "none"
     return {k: "" if v is None else str(v) for k, v in facts.items()}

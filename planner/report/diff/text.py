@@ -1,224 +1,125 @@
-"""A Diff for a terminal: a screen or two, largest effect first."""
+"""The difference of two plans for a terminal, in one screen; every group of changes is in `details`."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
-from planner.planning import PlanDocument
-from planner.report.diff.groups import Group, moved
-from planner.report.diff.ledger import Bill, total
+from planner.planning.document import PlanDocument
+from planner.report.diff.details import found_lines
 from planner.report.diff.model import Diff
-from planner.report.diff.reasons import remainder_reason, same_reason
-from planner.report.diff.settings import Setting
-from planner.report.diff.tables import collectives, memory, places, totals
-from planner.report.diff.traits import Word
-from planner.report.diff.words import PART_NAMES, percent, printable, signed, some
-from planner.report.words import memory_text as size
-from planner.report.words import time_text as seconds
+from planner.report.diff.summary import MOST_RULES, Clock, Row, Summary, samples, summary
+from planner.report.diff.words import aligned, printable
 
-__all__ = ["text"]
+__all__ = ["Names", "headline", "in_words", "role_text", "text"]
 
-_WIDTH = 130
-_PAIRS = 4
-_ROWS = 10  # of settings and the like
-_LAYOUTS = ("operands", "results", "gradients")
-_TRAITS = {"parameters": "stored", "inner": "inside"}
-_TITLES = {
-    "objective_s": "objective",
-    "objective_lower_bound_s": "lower bound",
-    "gap": "gap",
-    "step_time_s": "simulated step",
-    "peak_memory_bytes": "memory a device",
-}
+Names = tuple[str, str]
+_WIDTH = 118
+_SCREEN = 40  # lines
+_LONG = 310  # characters of one entry
+_BAR = 24
+_SETTINGS = 4
+_NOTES = 4
+_ROLES = 5
 
 
-def text(d: Diff, names: tuple[str, str] = ("A", "B"), most: int = 10) -> str:
-    """`names`: what the plans are called; `most`: groups shown."""
-    lines = [f"A  {printable(names[0])}: {_headline(d.a)}", f"B  {printable(names[1])}: {_headline(d.b)}"]
+def text(
+    d: Diff, names: Names = ("A", "B"), *, words: Names = ("", ""), clocks: tuple[Clock, Clock] = (None, None)
+) -> str:
+    """`names`: what the plans are called; `words`: each plan in degrees of parallelism; `clocks`: of `summary`."""
+    lines = _heads(d, names, words)
     if d.identical:
-        lines += ["identical", *_settings("found otherwise", d.found)]
-        return "\n".join(lines)
-    lines += [f"note: {n}" for n in d.notes]
-    lines += ["", *_totals(d), *_settings("made otherwise", d.settings), *_settings("other facts", d.others)]
-    lines += ["", *_parts(d), *_memory(d), *_collectives(d), *_places(d), "", *_changes(d, most)]
-    lines += _settings("found otherwise", d.found)
-    return "\n".join(lines)
+        return "\n".join([*lines, "identical", *found_lines(d)])
+    for most in range(MOST_RULES, -1, -1):
+        s = summary(d, clocks, most)
+        body = [*_totals(d, s), *_changes(d, s), *_settings(s)]
+        if len(lines) + len(body) <= _SCREEN:
+            break
+    return "\n".join([*lines, *body])
 
 
-def _headline(p: PlanDocument) -> str:
-    s = p.schedule
-    chunks = f" of {s.chunks} chunks" if s.chunks > 1 else ""
-    order = "" if s.pass_order == "1f1b" else f" ({s.pass_order})"
-    parts = f"{s.stages} stages{chunks}{order}, " if s.stages > 1 else ""
-    batch = f", batch {p.model.batch}" if p.model.batch is not None else ""
+def _totals(d: Diff, s: Summary) -> list[str]:
+    notes = [line for n in d.warnings[:_NOTES] for line in _folded("note: ", n)]
+    return [*notes, "", *aligned(("", "A", "B", "B - A", ""), [_cells(r) for r in s.totals]), "", *_causes(s)]
+
+
+def _settings(s: Summary) -> list[str]:
+    if not s.settings:
+        return []
+    lines = ["", *(line for x in s.settings[:_SETTINGS] for line in _folded("made otherwise  ", x))]
+    more = len(s.settings) - _SETTINGS
+    return [*lines, f"                and {more} more (--details)"] if more > 0 else lines
+
+
+def headline(p: PlanDocument) -> str:
+    """What the plan is of."""
+    s, count = p.schedule, samples(p)
+    batch = "" if count is None else f", batch {count:,}"
     return (
-        f"{printable(p.model.name)}, {s.mode}, {s.precision}{batch}, {p.cluster.devices} x "
-        f"{printable(p.cluster.hardware)}, {parts}mesh {p.mesh}"
+        f"{printable(p.model.name)}: {s.mode}, {s.precision}{batch}, {p.cluster.devices:,} x "
+        f"{printable(p.cluster.hardware)}"
     )
 
 
-def _totals(d: Diff) -> list[str]:
-    first, second = totals(d.a), totals(d.b)
-    rows = []
-    for k, title in _TITLES.items():
-        x, y = first[k], second[k]
-        if k == "gap":
-            cells, change, relative = (f"{x:.4%}", f"{y:.4%}"), signed(f"{100 * (y - x):.4g} points"), ""
-        elif k == "peak_memory_bytes":
-            cells, change = (f"{x} ({size(x)})", f"{y} ({size(y)})"), signed(size(y - x))
-            relative = percent(x, y)
-        else:
-            cells = (f"{x!r} s", f"{y!r} s")
-            change, relative = signed(seconds(y - x)), percent(x, y)
-        rows.append((title, *cells, change, relative))
-    return _table(("", "A", "B", "B - A", ""), rows)
+def in_words(p: PlanDocument, words: str) -> str:
+    """How the plan divides the work: `words`, or its mesh and stages."""
+    stages = f"{p.schedule.stages} stages, " if p.schedule.stages > 1 else ""
+    return printable(words or f"{stages}mesh {p.mesh}", 160)
 
 
-def _parts(d: Diff) -> list[str]:
-    rows = []
-    for p, (x, y) in d.parts.items():
-        if x or y:
-            cells = (seconds(d.seconds(x)), seconds(d.seconds(y)), signed(seconds(d.seconds(y - x))))
-            rows.append((PART_NAMES.get(p, printable(p)), *cells, percent(x, y)))
-    return _table(("objective by part", "A", "B", "B - A", ""), rows)
-
-
-def _memory(d: Diff) -> list[str]:
-    first, second = memory(d.a), memory(d.b)
-    rows = []
-    for k in {**first, **second}:
-        x, y = first.get(k), second.get(k)
-        cells = [size(n) if n is not None else "not told" for n in (x, y)]
-        if x is None or y is None:
-            rows.append((k.replace("_", " "), *cells, "", ""))
-        elif x or y:
-            rows.append((k.replace("_", " "), *cells, signed(size(y - x)), percent(x, y)))
-    return ["", *_table(("memory by kind", "A", "B", "B - A", ""), rows)] if rows else []
-
-
-def _collectives(d: Diff) -> list[str]:
-    rows = []
-    for k, (x, y) in collectives(d).items():
-        cells = (f"{x.count} x, {size(x.bytes)}", f"{y.count} x, {size(y.bytes)}")
-        rows.append((printable(k), *cells, signed(size(y.bytes - x.bytes)), percent(x.bytes, y.bytes)))
-    return ["", *_table(("collectives", "A", "B", "B - A", ""), rows)] if rows else []
-
-
-def _places(d: Diff) -> list[str]:
-    found = places(d)
-    if len(found) < 2:
-        return []
-    rows = []
-    for p in found:
-        title = f"{p.blocks} x block of {p.size} operators" if p.blocks else f"outside, {p.size} operators"
-        x, y = p.a.units, p.b.units
-        cells = [seconds(d.seconds(n)) for n in (x, y)]
-        rows.append((title, *cells, signed(seconds(d.seconds(y - x))), percent(x, y)))
-    return ["", *_table(("objective by place", "A", "B", "B - A", ""), rows)]
-
-
-def _changes(d: Diff, most: int) -> list[str]:
-    count = sum(len(g.operators) for g in d.groups)
-    held = sum(1 for g in d.groups if any(c.trait == "parameters" for c in g.changes) for _ in g.parameters)
-    lines = [
-        f"changes: {count} of {len(d.matching.pairs)} operators in {len(d.groups)} groups, {held} parameters stored "
-        "otherwise; B - A of the objective"
-    ]
-    away = moved(d.groups)
-    shown = [g for i, g in enumerate(d.groups) if i not in away]
-    for g in shown[:most]:
-        lines += _group(d, g)
-    rest = shown[most:]
-    if rest:
-        change = total(g.delta for g in rest)
-        lines.append(f"{_delta(d, change)}  {len(rest)} more groups, {sum(len(g.operators) for g in rest)} operators")
-    pairs = [(d.groups[i], d.groups[j]) for i, j in away.items() if d.groups[i].delta.units < 0]
-    if pairs:
-        lines.append(f"{'0 s':>12}  {len(pairs)} pairs of groups that cancel: the same on another operator")
-    for g, h in pairs[:_PAIRS]:
-        size_of = seconds(d.seconds(h.delta.units))
-        where = [f"{printable(x.type)}  {printable(x.place, 44)}" for x in (g, h)]
-        lines.append(f"{'':14}{len(g.operators)} x {size_of} of {where[0]} -> {where[1]}")
-    if d.same:
-        change = total(s.b - s.a for s in d.same)
-        operators = sum(len(s.operators) for s in d.same)
-        types = [f"{printable(s.type)} {signed(seconds(d.seconds((s.b - s.a).units)))}" for s in d.same[:4]]
-        lines.append(f"{_delta(d, change)}  {operators} operators that do the same, {same_reason(d)}")
-        lines.append(f"{'':14}{', '.join(types)}{', …' if len(d.same) > 4 else ''}")
-    for title, names, bill in (
-        ("A", d.matching.only_a, Bill() - d.only_a),
-        ("B", d.matching.only_b, d.only_b),
-    ):
-        if names:
-            lines.append(f"{_delta(d, bill)}  {len(names)} operators in {title} alone: {some(names)}")
-    if any(d.loose[0].values()) or any(d.loose[1].values()):
-        lines.append(f"{_delta(d, d.loose[1] - d.loose[0])}  of tensors that no operator makes or reads")
-    if d.remainder_units or d.remainder:
-        lines.append(f"{_units(d, d.remainder_units)}  {remainder_reason(d)}")
-    lines.append(f"{_units(d, d.objective_units)}  in all")
+def _heads(d: Diff, names: Names, words: Names) -> list[str]:
+    """What both are of once, where it is the same."""
+    about = headline(d.a), headline(d.b)
+    width = max(len(printable(n)) for n in names)
+    lines = [about[0]] if about[0] == about[1] else []
+    for k, p, name, word, of in zip("AB", (d.a, d.b), names, words, about, strict=True):
+        own = "" if lines and lines[0] == of else f"{of}, "
+        lines += _folded(f"{k}  {printable(name):{width}}  ", f"{own}{in_words(p, word)}")
     return lines
 
 
-def _group(d: Diff, g: Group) -> list[str]:
-    pad = " " * 14
-    lines = [f"{_delta(d, g.delta)}  {len(g.operators)} x {printable(g.type)}  {printable(g.place, 80)}"]
-    strategy = any(c.trait == "strategy" for c in g.changes)
-    for c in g.changes:
-        if strategy and c.trait in _LAYOUTS:
-            continue
-        gone, come = Counter(c.before), Counter(c.after)
-        if c.trait in _LAYOUTS:
-            before, after = ("  ".join(w.text for w in x) for x in (c.before, c.after))
-        else:
-            before, after = (_joined(x - y) for x, y in ((gone, come), (come, gone)))
-            if before == after:  # what differs is in the details
-                before, after = ("; ".join(map(str, x - y)) for x, y in ((gone, come), (come, gone)))
-        title = "" if c.trait == "strategy" else f"{_TRAITS.get(c.trait, c.trait)} "
-        line = f"{pad}{title}{before} -> {after}"
-        if len(line) <= _WIDTH:
-            lines.append(line)
-        else:
-            lines += [printable(f"{pad}{title}{before}", _WIDTH), printable(f"{pad}-> {after}", _WIDTH)]
-    effects = []
-    if g.delta.bytes_moved:
-        effects.append(f"{signed(size(g.delta.bytes_moved))} moved")
-    if g.delta.parameter_bytes:
-        effects.append(f"{signed(size(g.delta.parameter_bytes))} of parameters a device")
-    parts = [(p, getattr(g.delta, p)) for p in PART_NAMES]
-    parts = sorted(((p, n) for p, n in parts if n), key=lambda x: -abs(x[1]))
-    if len(parts) > 1:
-        effects += [f"{PART_NAMES[p]} {signed(seconds(d.seconds(n)))}" for p, n in parts[:3]]
-    return lines + ([pad + "; ".join(effects)] if effects else [])
+def _cells(r: Row) -> tuple[str, ...]:
+    return r.name, r.a, r.b, r.delta, r.relative
 
 
-def _joined(words: Counter[Word]) -> str:
-    """Equal words counted; what they are of is the detail that is left out."""
-    counts = Counter[str]()
-    for word, n in words.items():
-        counts[word.text] += n
-    return "; ".join(f"{n} x {t}" if n > 1 else t for t, n in counts.items()) or "none"
+def _causes(s: Summary) -> list[str]:
+    """The step by cause as a table that adds up, the largest difference first, with bars."""
+    most = max((abs(r.amount) for r in s.causes), default=0)
+    rows = [(*_cells(r)[:4], _bar(r.amount, most)) for r in s.causes]
+    head = (f"step by cause ({s.unit})", "A", "B", "B - A", "")
+    return aligned(head, [*rows, *([_cells(s.alike)] if s.alike else []), _cells(s.step)])
 
 
-def _delta(d: Diff, bill: Bill) -> str:
-    return _units(d, bill.units)
+def _bar(amount: int, most: int) -> str:
+    length = round(_BAR * abs(amount) / most) if most else 0
+    return f"{'-' if amount < 0 else '+'}{'█' * max(1, length)}"
 
 
-def _units(d: Diff, units: int) -> str:
-    return f"{signed(seconds(d.seconds(units))):>12}"
-
-
-def _settings(title: str, rows: Sequence[Setting]) -> list[str]:
-    if not rows:
+def _changes(d: Diff, s: Summary) -> list[str]:
+    if not s.changes:
         return []
-    lines = [f"  {printable(r.what)}: {printable(r.a) or 'none'} -> {printable(r.b) or 'none'}" for r in rows[:_ROWS]]
-    return ["", title, *lines, *([f"  and {len(rows) - _ROWS} more"] if len(rows) > _ROWS else [])]
+    changed = len({p for g in d.groups for p in g.operators})
+    of = f"{changed:,} of {len(d.matching.pairs):,} operators"
+    head = f"changes ({s.unit} of a step, before anything is hidden): {of}"
+    width = max(len(c.delta) for c in s.changes)
+    lines = ["", head]
+    for c in s.changes:
+        count = f"{c.operators:,} x " if c.operators else ""
+        roles = f"{role_text(c.roles)}: " if c.roles else ""
+        lines += _folded(f"  {c.delta:>{width}}  ", f"{count}{roles}{c.text}")
+    return [*lines, f"  {s.step.delta:>{width}}  step"]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """First column to the left, the others to the right."""
-    widths = [max(len(r[i]) for r in (head, *rows)) for i in range(len(head))]
-    return [
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))).rstrip()
-        for r in (head, *rows)
-    ]
+def role_text(roles: Sequence[tuple[str, int]], most: int = _ROLES) -> str:
+    names = ", ".join(printable(r, 40) for r, _ in roles[:most])
+    return names + (f" and {len(roles) - most} more" if len(roles) > most else "")
+
+
+def _folded(head: str, body: str) -> list[str]:
+    """In as many lines as it needs, broken between words."""
+    lines, line = [], head
+    for word in printable(body, _LONG).split(" "):
+        if len(line) + len(word) + 1 > _WIDTH and line.strip():
+            lines.append(line)
+            line = " " * len(head)
+        line += word if line.endswith(" ") or not line else f" {word}"
+    return [*lines, line]

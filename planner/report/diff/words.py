@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from planner.report.words import PART_NAMES, printable
 
-__all__ = ["PART_NAMES", "percent", "printable", "signed", "some"]
+__all__ = ["PART_NAMES", "aligned", "percent", "printable", "signed", "some"]
 
 
 def signed(text: str) -> str:
@@ -24,3 +24,16 @@ def percent(a: float, b: float) -> str:
 def some(names: Sequence[str], most: int = 4) -> str:
     listed = ", ".join(printable(n) for n in names[:most])
     return listed + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table: its first column to the left, the others to the right, the last one as it is."""
+    widths = [max(len(r[i]) for r in (head, *rows)) for i in range(len(head))]
+    last = len(head) - 1
+    return [
+        "  ".join(
+            c.ljust(w) if i == 0 or (i == last and not c.endswith("%")) else c.rjust(w)
+            for i, (c, w) in enumerate(zip(r, widths, strict=True))
+        ).rstrip()
+        for r in (head, *rows)
+    ]

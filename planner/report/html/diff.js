@@ -131,34 +131,6 @@ function bars(rows, caption, show) {
       r.a === null || r.b === null ? "" : deltaCell(r.b - r.a, plus(show(r.b - r.a))), r.a === null || r.b === null ? "" : h("small", null, relative(r.a, r.b))]));
 }
 
-function diffHeader(d, plans) {
-  const facts = (p) => {
-    const mesh = Object.entries(p.mesh);
-    const pipeline = p.stages > 1 || p.micro_batches > 1 ? `${plural(p.stages, "stage")}, ${plural(p.micro_batches, "micro-batch").replace("batchs", "batches")}` : "";
-    return [shown(p.model, 120) || "(without a name)", `${count(p.devices)} × ${shown(p.hardware, 60)}`, `mesh ${mesh.map(([, n]) => n).join(" × ")} (${mesh.map(([n, k]) => `${n}=${k}`).join(", ")})`, p.mode, p.precision, p.batch === null ? "" : `batch ${count(p.batch)}`, pipeline].filter(Boolean);
-  };
-  const said = (key) => {
-    const [first, ...rest] = facts(d[key]);
-    return h("p", { class: `plan side-${key}` }, h("b", { class: "letter" }, key.toUpperCase()), h("span", { class: "name", dir: "auto" }, h("b", null, first)), h("span", { class: "quiet" }, rest.join(" · ")), d.names && h("code", null, shown(d.names[key], 160)));
-  };
-  const tile = (title, key, show, exact, note) => {
-    const { a, b, delta } = d.totals[key];
-    return h("div", { class: "tile" }, h("p", { class: "kind" }, title),
-      h("p", { class: `big ${way(delta)}` }, delta ? plus(show(delta)) : "same", delta && a ? h("span", { class: "percent" }, relative(a, b)) : null),
-      h("dl", { class: "both" }, [["A", a], ["B", b]].map(([k, v]) => [h("dt", null, k), h("dd", null, show(v), h("span", { class: "exact" }, exact(v)))])), note && h("p", { class: "quiet" }, note));
-  };
-  const inSeconds = (x) => `${x} s`;
-  return h("header", { class: "top" },
-    h("p", { class: "kind" }, "difference of two plans"),
-    h("h1", null, d.identical ? "Identical" : d.matching.other_models ? "Plans of different models" : "What B does otherwise than A"),
-    said("a"), said("b"),
-    h("div", { class: "tiles" },
-      tile("simulated step", "step_time_s", seconds, inSeconds), tile("objective", "objective_s", seconds, inSeconds, plans.some((p) => p.report.schedule.micro_batches > 1) ? "of one micro-batch" : "everything in sequence"),
-      tile("lower bound", "objective_lower_bound_s", seconds, inSeconds), tile("gap", "gap", (x) => `${(100 * x).toFixed(2)} %`, (x) => String(x)),
-      tile("memory per device", "peak_memory_bytes", bytes, (x) => `${count(x)} bytes`)),
-    d.notes.length ? h("ul", { class: "notes" }, d.notes.map((n) => h("li", { class: "warning" }, shown(n, 600)))) : null);
-}
-
 const settingRows = (rows) => table([["", "wrap"], ["A", "wrap"], ["B", "wrap"]], rows.map((r) => [shown(r.what, 160), h("span", { class: "name", dir: "auto" }, shown(r.a, 400) || "–"), h("span", { class: "name", dir: "auto" }, shown(r.b, 400) || "–")]));
 
 /** The list of what the difference is the sum of. */
@@ -295,22 +267,33 @@ begin((data, main) => {
   const parts = Object.entries(d.parts).filter(([, p]) => p.a_s || p.b_s).map(([p, x]) => ({ label: ofPart(p), key: p, a: x.a_s, b: x.b_s }));
   const kinds = Object.entries(d.memory).map(([k, x]) => ({ label: (plans[0].report.memory.concat(plans[1].report.memory).find((m) => m.kind === k) || { label: k }).label, key: `m-${k}`, a: x.a, b: x.b })).filter((r) => r.a || r.b);
   const places = d.places.length > 1 ? d.places.map((p) => ({ label: p.blocks ? `${count(p.blocks)} × block of ${plural(p.operators, "operator")}` : `outside, ${plural(p.operators, "operator")}`, key: "used", a: p.a_s, b: p.b_s })) : [];
-  const found = d.objective.groups.length;
+  const drawn = () => { beside.graphs.forEach((g) => g.render()); beside.fit(READABLE); };
+  const operators = new Set(d.objective.groups.flatMap((g) => g.operators.map((p) => p[0]))).size;
+  const graphs = fold("changes", "Graphs beside each other", d.identical ? "" : `${count(operators)} changed, in ${plural(d.objective.groups.length, "group")} of equal changes`, drawn,
+    h("p", { class: "quiet" }, d.identical ? "The plans are identical: every operator, parameter and redistribution is the same." : `Every figure is a share of the difference of the objectives, which count everything one after the other${plans.some((p) => p.report.schedule.micro_batches > 1) ? ", of one micro-batch," : ""} and add up.`),
+    h("div", { class: "graph-bar" }, beside.tools, legend(plans), h("ul", { class: "legend" }, h("li", null, h("span", { class: "key-box saves" }), "B is cheaper"), h("li", null, h("span", { class: "key-box costs" }), "B is dearer"), h("li", null, h("span", { class: "key-box picked" }), "chosen change"))),
+    row, hint, drawer);
+  const open = () => { if (!graphs.open) { graphs.open = true; drawn(); } };
+  const ofRule = (c) => {
+    open();
+    const entries = list.entries.filter((e) => e.what === "group" && c.groups.includes(e.k));
+    list.chosen(entries[0]);
+    mark({ pairs: entries.flatMap((e) => e.pairs) });
+    beside.reveal(entries[0].pairs[0]);
+    chosen(...changeCard(d, entries[0], unit, ofPart, go));
+    graphs.scrollIntoView({ block: "start" });
+  };
+  const exact = Object.entries(d.totals).map(([k, x]) => [{ objective_s: "objective", objective_lower_bound_s: "lower bound", gap: "gap", step_time_s: "simulated step", peak_memory_bytes: "memory per device" }[k] || k, ...[x.a, x.b].map((v) => (k === "peak_memory_bytes" ? `${count(v)} bytes` : k === "gap" ? String(v) : `${v} s`)), relative(x.a, x.b)]);
   const sections = [
-    (d.settings.length || d.others.length) && section("made", "Made otherwise", settingRows([...d.settings, ...d.others])),
-    section("changes", "Changes", h("p", { class: "quiet" }, d.identical ? "The plans are identical: every operator, parameter and redistribution is the same." : `${plural(new Set(d.objective.groups.flatMap((g) => g.operators.map((p) => p[0]))).size, "operator")} of ${count(d.matching.operators)} changed, in ${plural(found, "group")} of equal changes; every group's figure is its share of the objective's difference, and they add up to it.`),
-      h("div", { class: "graph-bar" }, beside.tools, legend(plans), h("ul", { class: "legend" }, h("li", null, h("span", { class: "key-box saves" }), "B is cheaper"), h("li", null, h("span", { class: "key-box costs" }), "B is dearer"), h("li", null, h("span", { class: "key-box picked" }), "chosen change"))),
-      row, hint, drawer),
-    section("time", "Where the difference comes from", bars(parts, "objective by part", seconds), places.length ? bars(places, "objective by place", seconds) : null),
-    section("memory", "Memory", kinds.length ? bars(kinds, "bytes per device at the peak", bytes) : h("p", { class: "quiet" }, "The plans do not say what their memory consists of.")),
-    Object.keys(d.collectives).length ? section("collectives", "Collectives of a step", table([["kind", ""], ["A", "n"], ["B", "n"], ["bytes A", "n"], ["bytes B", "n"], ["B − A", "n"]], Object.entries(d.collectives).map(([k, x]) => [shown(k.replaceAll("_", "-"), 60), count(x.a.count), count(x.b.count), bytes(x.a.bytes), bytes(x.b.bytes), deltaCell(x.delta.bytes, x.delta.bytes ? plus(bytes(x.delta.bytes)) : "0 B")]))) : null,
-    d.found_otherwise.length ? section("found", "Found otherwise", settingRows(d.found_otherwise)) : null,
+    graphs,
+    fold("time", "Parts of the objective", plans.some((p) => p.report.schedule.micro_batches > 1) ? "of one micro-batch, everything in sequence" : "everything in sequence", null, table([["", ""], ["A", "n exact"], ["B", "n exact"], ["", "n"]], exact), bars(parts, "objective by part", seconds), places.length ? bars(places, "objective by place", seconds) : null),
+    fold("memory", "Memory", d.summary.totals.find((r) => r.key === "memory")?.delta, null, kinds.length ? bars(kinds, "bytes per device at the peak", bytes) : h("p", { class: "quiet" }, "The plans do not say what their memory consists of.")),
+    Object.keys(d.collectives).length ? fold("collectives", "Collectives", "", null, table([["kind", ""], ["A", "n"], ["B", "n"], ["bytes A", "n"], ["bytes B", "n"], ["B − A", "n"]], Object.entries(d.collectives).map(([k, x]) => [shown(k.replaceAll("_", "-"), 60), count(x.a.count), count(x.b.count), bytes(x.a.bytes), bytes(x.b.bytes), deltaCell(x.delta.bytes, x.delta.bytes ? plus(bytes(x.delta.bytes)) : "0 B")]))) : null,
+    d.settings.length || d.others.length || d.found_otherwise.length ? fold("made", "Made otherwise", d.summary.settings.slice(0, 3).map((x) => arrows(shown(x, 60))).join(" · "), null, settingRows([...d.settings, ...d.others]), d.found_otherwise.length ? [h("h3", null, "Found otherwise"), settingRows(d.found_otherwise)] : null) : null,
   ].filter(Boolean);
-  const nav = h("nav", { "aria-label": "sections" }, sections.map((x) => h("a", { href: `#${x.id}` }, x.querySelector("h2").textContent)));
   document.body.classList.toggle("identical", d.identical);
-  main.append(diffHeader(d, plans), nav, ...sections, h("footer", { class: "quiet" }, `Made from two plan.json alone; costs count in units of ${unit} s${d.exact ? ", in which both plans' times are whole" : ""}.`));
-  beside.graphs.forEach((g) => g.render());
-  beside.fit(READABLE);
+  main.append(diffHeader(d), ...(d.identical ? [] : [summarySection(d, ofRule)]), h("div", { class: "folds" }, sections), h("footer", { class: "quiet" }, `Made from two plan.json; costs of operators count in units of ${unit} s${d.exact ? ", in which both plans' times are whole" : ""}.`));
+  if (location.hash && document.getElementById(location.hash.slice(1))?.tagName === "DETAILS") document.getElementById(location.hash.slice(1)).open = true;
 });
 
 function legend(plans) {

@@ -1,0 +1,99 @@
+"""What a step does per second: samples, tokens, operations of a device, and MFU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from planner.errors import PlannerError
+
+if TYPE_CHECKING:
+    from planner.cost_models import HardwareProfile
+    from planner.ir import Graph
+    from planner.planning import PlanDocument
+
+__all__ = ["rates", "rates_beside", "rates_of_plan", "tokens_of_sample", "utilisation"]
+
+_PASSES: Final = {"training": 3, "inference": 1}  # the backward pass computes twice as much as the forward pass
+
+
+def rates(
+    graph: Graph,
+    micro_batches: int,
+    batch: int | None,
+    seconds: float,
+    devices: int,
+    profile: HardwareProfile,
+    *,
+    precision: str,
+    mode: str = "training",
+) -> dict[str, float | None]:
+    """`graph`: of a micro-batch, of which a step has so many; None for what cannot be counted."""
+    rate = tokens = None
+    if batch is not None and seconds > 0:
+        rate = batch / seconds
+        each = tokens_of_sample(graph)
+        tokens = None if each is None else rate * each
+    flops_per_s, mfu = utilisation(graph, micro_batches, seconds, devices, profile, precision=precision, mode=mode)
+    return {"samples_per_s": rate, "tokens_per_s": tokens, "flops_per_s_per_device": flops_per_s, "mfu": mfu}
+
+
+def rates_of_plan(plan: PlanDocument, graph: Graph, profile: HardwareProfile) -> dict[str, float | None]:
+    """`graph`: as the plan has it, of a micro-batch."""
+    from planner.report.diff.summary import samples
+
+    s = plan.schedule
+    return rates(
+        graph,
+        s.micro_batches,
+        samples(plan),
+        plan.cost.step_time_s,
+        plan.devices,
+        profile,
+        precision=s.precision,
+        mode=s.mode,
+    )
+
+
+def rates_beside(plan: PlanDocument, model: Path) -> dict[str, float | None]:
+    """By the model that was planned, where it lies beside the plan; nothing where it cannot be read."""
+    from planner.planning.rebuild import profile_of_plan
+    from planner.requests.model import ModelSource
+
+    if not model.is_file():
+        return {}
+    try:
+        graph = ModelSource(model).load(bind=plan.model.bind, batch=plan.model.batch)
+        return rates_of_plan(plan, graph, profile_of_plan(plan)) if graph.digest == plan.model.digest else {}
+    except PlannerError:
+        return {}
+
+
+def utilisation(
+    graph: Graph,
+    micro_batches: int,
+    seconds: float,
+    devices: int,
+    profile: HardwareProfile,
+    *,
+    precision: str,
+    mode: str,
+) -> tuple[float | None, float | None]:
+    """Operations a second and device, and their share of what the machine's products reach at most; `graph`: of a
+    micro-batch.  None for both where they cannot be counted."""
+    from planner.cost_models.device import resolve_rate
+    from planner.frontends.facts.flops import flops
+
+    computed = sum(flops(graph, op) for op in graph.ops) * _PASSES[mode] * micro_batches
+    if not computed or profile.device is None or seconds <= 0:
+        return None, None
+    flops_per_s = computed / seconds / devices
+    return flops_per_s, flops_per_s / resolve_rate(profile.device.matmul_flops_per_s, precision)
+
+
+def tokens_of_sample(graph: Graph) -> int | None:
+    """Tokens of a sample; None where the first input is not a row of them for each."""
+    first = graph.tensors[graph.inputs[0]] if graph.inputs else None
+    if first is not None and first.shape is not None and len(first.shape) == 2 and first.dtype.startswith("int"):
+        return first.shape[1]
+    return None

@@ -1,0 +1,169 @@
+"""The one screen of `planner diff`: every column adds up as it is printed, and equal changes are one line."""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cli.main import main
+from planner.planning import PlanDocument, plan_text
+from planner.report.causes import comparable, picoseconds, step_causes
+from planner.report.diff import Column, diff, document, markdown, several, text
+from planner.report.rounded import columns, rounded, scale
+from planner.report.wire import sent_bytes
+from planner.requests.comparison import clock_of_plan
+from tests.unit.diff_plans import PAIRS, edited, hostile, searched
+
+LIGHT = [p for p in PAIRS if not any("experts" in n for n in p)]  # searched in a second
+BOTH_WAYS = [*LIGHT, *((b, a) for a, b in LIGHT)]
+
+
+def written(folder: Path, name: str, plan: PlanDocument) -> Path:
+    path = folder / name
+    path.write_text(plan_text(plan), encoding="utf-8")
+    return path
+
+
+def summed(rows: list[dict[str, Any]], column: str) -> Decimal:
+    return sum((Decimal(r[column]) for r in rows), Decimal())
+
+
+@pytest.mark.parametrize(("a", "b"), BOTH_WAYS)
+def test_what_is_printed_adds_up_to_the_last_digit(a: str, b: str) -> None:
+    s = document(diff(searched(a), searched(b)))["summary"]
+    rows = s["causes"] + ([s["alike"]] if s["alike"] else [])
+    for column in ("a", "b", "delta"):
+        assert summed(rows, column) == Decimal(s["step"][column])
+    for r in (*rows, s["step"]):
+        assert Decimal(r["b"]) - Decimal(r["a"]) == Decimal(r["delta"])
+    assert summed(s["changes"], "delta") == Decimal(s["step"]["delta"])
+    for r, plan in (("a", searched(a)), ("b", searched(b))):
+        digit = Decimal(1).scaleb(Decimal(s["step"][r]).as_tuple().exponent)  # type: ignore[arg-type]
+        exact = Decimal(plan.cost.step_time_s) * {"s": 1, "ms": 1000, "us": 10**6}[s["unit"]]
+        assert abs(Decimal(s["step"][r]) - exact) <= digit / 2 * Decimal("1.0001")
+
+
+@pytest.mark.parametrize("name", ["data", "tensor", "recomputed", "pipeline"])
+def test_causes_add_up_to_the_step(name: str) -> None:
+    plan = searched(name)
+    parts = step_causes(plan)
+    assert sum(parts.values()) == picoseconds(plan.cost.step_time_s)
+    assert min(parts.values()) >= 0
+    assert (parts.get("bubble", 0) > 0) == (name == "pipeline")
+    assert (parts.get("recompute", 0) > 0) == (name == "recomputed")
+
+
+def test_what_one_plan_does_not_tell_apart_is_told_apart_of_none() -> None:
+    one, other = comparable(
+        [{"compute": 5, "unhidden": 3}, {"compute": 4, "collectives": 2, "host": 1, "recompute": 1}]
+    )
+    assert one == {"compute": 5, "unhidden": 3}
+    assert other == {"compute": 4, "unhidden": 4}
+
+
+def test_the_model_beside_a_pipeline_tells_its_causes_apart(tmp_path: Path) -> None:
+    sample = Path(__file__).parents[2] / "sample_graphs" / "gpt_tiny.onnx"
+    assert clock_of_plan(searched("data"), sample) is None  # says them itself
+    assert clock_of_plan(searched("pipeline"), tmp_path / "none.onnx") is None
+    assert clock_of_plan(searched("pipeline"), sample.parent / "mlp.onnx") is None  # another model
+    plan = searched("pipeline")
+    found = step_causes(plan, clock_of_plan(plan, sample))
+    assert "unhidden" not in found
+    assert sum(found.values()) == picoseconds(plan.cost.step_time_s)
+    own = step_causes(plan)
+    assert found["compute"] == pytest.approx(own["compute"], rel=1e-6)
+    assert found["bubble"] == pytest.approx(own["bubble"], rel=1e-6)
+    assert found["outside"] == pytest.approx(own["outside"], rel=1e-6)
+
+
+def test_equal_changes_of_all_layers_and_modules_are_one_line() -> None:
+    """A known configuration beside another: each rule stands once, in words of the field."""
+    found = diff(searched("data"), searched("tensor"))
+    lines = text(found).splitlines()
+    (columns_line,) = [x for x in lines if "DP 4 -> DP 2 x TP 2;" in x or x.endswith("DP 4 -> DP 2 x TP 2")][:1]
+    assert re.search(r"\d+ x ", columns_line)
+    rules = [c["changes"] for c in document(found)["summary"]["changes"] if c["changes"]]
+    assert len({json.dumps(r) for r in rules}) == len(rules)
+    assert not any("pin:" in x for x in lines)
+
+
+def test_pins_are_counted_and_not_listed() -> None:
+    plan = searched("data")
+    rows = [{"object": "operator", "name": n, "pin": "x:b0", "source": "--strategy ddp"} for n in plan.operators]
+    shown = text(diff(edited(plan, lambda d: d.update(pins=rows)), plan))
+    assert f"pins: {len(rows)} of --strategy ddp -> " in shown
+    assert len(shown.splitlines()) < 20
+    other = [{**r, "source": "--strategy fsdp"} for r in rows]
+    both = [edited(plan, lambda d, pins=pins: d.update(pins=pins)) for pins in (rows, other)]  # type: ignore[misc]
+    assert "strategy: ddp -> fsdp" in text(diff(*both))
+
+
+def test_several_plans_stand_beside_one_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("data", "tensor", "pipeline")
+    shown = several([Column(searched(n), n) for n in names])
+    table = shown[shown.index("step by cause") :].splitlines()[1:]
+    until = next(i for i, line in enumerate(table) if line.startswith("step "))
+    rows = [[Decimal(x) for x in re.split(r"  +", line)[1:]] for line in table[: until + 1]]
+    for column in range(3):
+        assert sum(r[column] for r in rows[:until]) == rows[until][column]
+    files = [str(written(tmp_path, f"{n}.json", searched(n))) for n in names]
+    capsys.readouterr()
+    assert main(["diff", *files, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [p["step_time_s"] for p in told["plans"]] == [searched(n).cost.step_time_s for n in names]
+    assert [p["identical"] for p in told["plans"]] == [True, False, False]
+    for p in told["plans"]:
+        assert sum(p["causes_s"].values()) == pytest.approx(p["step_time_s"], rel=1e-9)
+    assert main(["diff", files[0], files[0], files[0]]) == 0
+    assert main(["diff", *files, "--out", str(tmp_path / "page.html")]) == 2
+    assert "pair by pair" in capsys.readouterr().err
+
+
+def test_markdown_shows_names_and_obeys_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = edited(searched("tensor"), hostile)
+    shown = markdown(diff(edited(searched("data"), hostile), odd), ("a", "@everyone"))
+    visible, _, figures = shown.partition("<details>")
+    assert "@everyone" not in visible.replace("\\@", "")
+    assert "<script" not in visible.replace("\\<", "")
+    assert all(line.startswith("    ") for line in figures.split("\n\n", 1)[1].splitlines()[:-2])
+    files = [str(written(tmp_path, f"{n}.json", searched(n))) for n in ("data", "tensor")]
+    capsys.readouterr()
+    assert main(["diff", *files, "--markdown"]) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"^\*\*A step is [\d\\.]+ (ms|us) (slower|faster)", out, re.M)
+    assert main(["diff", files[0], files[0], "--markdown"]) == 0
+    assert "The plans are identical." in capsys.readouterr().out
+    assert main(["diff", *files, "--markdown", "--json"]) == 2
+
+
+def test_serving_beside_training_says_that_the_work_is_another() -> None:
+    def serving(data: dict[str, Any]) -> None:
+        data["schedule"]["mode"] = "inference"
+
+    shown = text(diff(searched("data"), edited(searched("data"), serving)))
+    assert "A is a plan of training and B of inference" in shown
+
+
+def test_rounding_keeps_sums_and_what_is_equal() -> None:
+    assert rounded([15, 15, 15], 10) == [2, 1, 1]
+    assert sum(rounded([333, 333, 334], 100)) == 10
+    a, b = columns([[149, 26, 20], [149, 96, 20]], 100)
+    assert a[0] == b[0]
+    assert a[2] == b[2]
+    assert (sum(a), sum(b)) == (2, 3)
+    shown = scale(762_355_171_076, -100)
+    assert shown.text(rounded([762_355_171_076], shown.quantum)[0]) == "762.35517108"
+
+
+def test_a_ring_sends_what_it_must() -> None:
+    """Data parallelism over 4 ranks: 2 · 3/4 of the gradients of all parameters that are summed whole."""
+    plan = searched("data")
+    size = sum(s.bytes for r in plan.redistributions for s in r.steps if s.kind == "all_reduce")
+    inside = sum(c.bytes * c.count for o in plan.operators.values() for c in o.inner if c.kind == "all_reduce")
+    assert size > 0
+    assert sent_bytes(plan)["all_reduce"] == round(2 * 3 / 4 * (size + inside))
