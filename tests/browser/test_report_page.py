@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -155,13 +156,91 @@ def test_a_tensor_on_very_many_ranks_is_drawn_in_part(shown: Open) -> None:
 
 def test_keys_open_boxes_and_move_between_them(shown: Open) -> None:
     page = shown(made("megatron"))
-    page.locator(".box.pile").first.focus()
+    page.locator(".box.module:not(.open)").first.focus()
     before = page.locator(".box").count()
     page.keyboard.press("Enter")
-    assert page.locator(".box").count() == before + 2
-    assert page.evaluate("document.activeElement.classList.contains('pile')")
+    assert page.locator(".box").count() > before
+    name = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert name.startswith("module")
     page.keyboard.press("ArrowDown")
-    assert not page.evaluate("document.activeElement.classList.contains('pile')")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") != name
+
+
+def test_the_graph_opens_whole(shown: Open) -> None:
+    for kind in ("megatron", "images"):
+        page = shown(made(kind))
+        beyond = page.evaluate(
+            "(() => { const p = document.querySelector('.paper');"
+            " return [p.scrollWidth - p.clientWidth, p.scrollHeight - p.clientHeight]; })()"
+        )
+        assert beyond == [0, 0]
+        assert "…" not in "".join(page.locator(".graph text").all_text_contents())
+
+
+def test_an_address_opens_an_operator_and_what_is_chosen_has_one(shown: Open) -> None:
+    page = shown(made("megatron"))
+    page.evaluate("location.hash = '#op=' + encodeURIComponent('transformer.h.1.mlp.c_proj.matmul')")
+    page.wait_for_selector(".box.operator.chosen")
+    assert "transformer.h.1.mlp.c_proj.matmul" in page.locator(".panel header").inner_text()
+    page.locator(".box.operator", has_text="SoftmaxCrossEntropyLoss").first.click()
+    chosen = page.locator(".panel header p.quiet").inner_text()
+    assert page.evaluate("decodeURIComponent(location.hash)") == f"#op={chosen}"
+    assert page.get_by_role("link", name="link to this operator").get_attribute("href").startswith("#op=")
+    page.evaluate("location.hash = '#op=%zz'")
+    page.evaluate("location.hash = '#op=no-such-operator'")
+
+
+def test_colours_show_time_and_memory(shown: Open) -> None:
+    page = shown(made("megatron"))
+    page.get_by_role("combobox", name="colour by").select_option("time")
+    assert page.locator(".box.heat").count() > 3
+    assert page.locator(".box .swatch").count() == 0
+    page.get_by_role("combobox", name="colour by").select_option("memory")
+    assert "iB" in page.locator(".box.operator", has_text="MatMul").first.text_content()
+    page.get_by_role("combobox", name="colour by").select_option("split")
+    assert page.locator(".box .swatch").count() > 3
+
+
+@pytest.mark.parametrize("kind", ["SVG", "PNG"])
+def test_the_graph_is_saved_as_a_picture(kind: str, shown: Open) -> None:
+    page = shown(made("hostile"))
+    with page.expect_download() as download:
+        page.get_by_role("button", name=f"as {kind}").click()
+    data = Path(download.value.path()).read_bytes()
+    if kind == "PNG":
+        assert data[:8] == b"\x89PNG\r\n\x1a\n"
+        assert len(data) > 10_000
+        return
+    root = ElementTree.fromstring(data)
+    texts = [e.text or "" for e in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert any("MatMul" in t for t in texts)
+    assert b"var(" not in data
+    assert b"<script" not in data
+
+
+def test_the_wheel_zooms_a_graph_that_was_clicked_and_scrolls_the_page_else(shown: Open) -> None:
+    page = shown(made("megatron"))
+    page.locator("#graph").scroll_into_view_if_needed()
+    width = "+document.querySelector('svg.graph').getAttribute('width')"
+    before = page.evaluate(width)
+    page.locator(".paper").hover()
+    page.mouse.wheel(0, -200)
+    page.wait_for_timeout(200)
+    assert page.evaluate(width) == before
+    page.locator(".paper").click(position={"x": 5, "y": 5})
+    page.locator(".paper").hover()
+    page.mouse.wheel(0, -200)
+    page.wait_for_function(f"{width} > {before}")
+    assert page.locator("canvas.map").is_visible()
+
+
+def test_the_graph_fills_the_screen_and_comes_back(shown: Open) -> None:
+    page = shown(made("megatron"))
+    page.get_by_role("button", name="show the graph on the whole screen").click()
+    page.wait_for_selector("section.full")
+    assert page.locator(".paper").bounding_box()["height"] > 600
+    page.get_by_role("button", name="show the graph on the whole screen").click()
+    page.wait_for_selector("section#graph:not(.full)")
 
 
 def test_a_redistribution_tells_its_steps(shown: Open) -> None:

@@ -70,6 +70,21 @@ function fit(text, width, font) {
   shortened.set(key, out);
   return out;
 }
+/** How wide a text is, in CSS pixels. */
+function widthOf(text, font) {
+  const key = `${font}|${text}`;
+  if (!widths.has(key)) { pen.font = font; widths.set(key, pen.measureText(text).width); }
+  return widths.get(key);
+}
+const widths = new Map();
+/** Parts with dots between them, as many as the width has room for: no part is cut, and those left out are counted. */
+function fitList(parts, width, font) {
+  for (let n = parts.length; n > 0; n--) {
+    const text = parts.slice(0, n).join(" · ") + (n < parts.length ? ` · and ${parts.length - n} more` : "");
+    if (n === 1 || widthOf(text, font) <= width) return n === 1 ? fit(text, width, font) : text;
+  }
+  return "";
+}
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
 
 /** The data of the page, decompressed. */

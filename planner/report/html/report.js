@@ -75,14 +75,6 @@ function memorySection(plan) {
   return section("memory", "Where memory goes", content);
 }
 
-function legend(plan) {
-  const used = new Set(plan.operators.flatMap((o) => [...o.letters]));
-  return h("ul", { class: "legend", "aria-label": "colours" },
-    plan.axes.length > 1 && h("li", null, h("span", { class: "quiet" }, `bands, left to right: ${plan.axes.map((a) => a.name).join(", ")}`)),
-    [...plan.splits.values()].filter((x) => used.has(x.letter)).map((x) => h("li", { title: x.meaning }, s("svg", { width: 14, height: 14, class: "key", "aria-hidden": "true" }, s("rect", { width: 14, height: 14, rx: 2, fill: `url(#p-${x.letter})` })), x.name)),
-    h("li", null, h("span", { class: "pill-key" }), "redistribution"));
-}
-
 function search(plan, go) {
   const list = h("ul", { class: "found", role: "listbox", id: "found", hidden: true });
   const input = h("input", { type: "search", placeholder: "Find an operator …", "aria-label": "find an operator by name, type, module or split", role: "combobox", "aria-controls": "found", "aria-expanded": "false", autocomplete: "off", spellcheck: "false" });
@@ -167,29 +159,54 @@ function timelineSection(plan, go) {
   return out;
 }
 
+const PINS = 40; // rows of the table of pins
+
+/** Pins that differ in the numbers of their names alone are one row. */
+function pinSection(pins) {
+  const rows = new Map();
+  for (const p of pins) {
+    const name = p.name.replace(/\d+/g, "*"), key = JSON.stringify([p.object, name, p.pin, p.source]);
+    if (!rows.has(key)) rows.set(key, { ...p, like: name, count: 0 });
+    rows.get(key).count += 1;
+  }
+  const all = [...rows.values()];
+  const source = new Set(pins.map((p) => p.source)).size === 1 ? pins[0].source : null;
+  const columns = [["object", ""], ["name", "wrap"], ["number", "n"], ["pin", "wrap"], source === null && ["given by", "wrap"]].filter(Boolean);
+  const row = (p) => [p.object, shown(p.count > 1 ? p.like : p.name, 120) || "–", count(p.count), h("code", { class: "long" }, shown(p.pin, 120)), shown(p.source, 120)].slice(0, columns.length);
+  return section("pins", "Pins", h("p", { class: "quiet" }, `${plural(pins.length, "pin")}${source === null ? "" : ", all given by "}`, source === null ? "" : h("code", { class: "long" }, shown(source, 300)), all.length < pins.length ? "; those whose names differ in numbers alone are one row." : "."),
+    table(columns, all.slice(0, PINS).map(row)), all.length > PINS && h("details", null, h("summary", null, `${count(all.length - PINS)} more`), table(columns, all.slice(PINS, 25 * PINS).map(row)), all.length > 25 * PINS && h("p", { class: "quiet" }, `and ${count(all.length - 25 * PINS)} more, in plan.json`)));
+}
+
 function moreSections(plan) {
   const r = plan.report, out = [];
   const rows = [...r.candidates].sort((a, b) => (a.objective_s ?? Infinity) - (b.objective_s ?? Infinity) || a.bound_s - b.bound_s);
   out.push(section("meshes", "Meshes tried", table([["mesh", ""], ["outcome", ""], ["objective", "n"], ["lower bound", "n"], ["exact objective", "n exact"]], rows.map((c) => [`${c.mesh}${c.recompute ? " with recompute" : ""}`, c.status, c.objective_s === null ? "–" : seconds(c.objective_s), seconds(c.bound_s), c.objective_s === null ? "–" : `${c.objective_s} s`])),
     h("p", { class: "quiet" }, `Solver: ${r.search.solver}; planner ${r.search.version}.`)));
-  if (r.pins.length) out.push(section("pins", "Pins", table([["object", ""], ["name", "wrap"], ["pin", ""], ["given by", ""]], r.pins.map((p) => [p.object, shown(p.name, 120) || "–", h("code", null, shown(p.pin, 120)), shown(p.source, 120)]))));
+  if (r.pins.length) out.push(pinSection(r.pins));
   return out;
 }
 
 begin((data, main) => {
   const plan = new Plan(data);
-  const graph = new Graph(plan, { onselect: (what) => panel.show(what) });
-  const go = (i) => { graph.reveal(i); const box = graph.element.getBoundingClientRect(); if (box.top < 0 || box.top > innerHeight * 0.6) graph.element.scrollIntoView({ block: "start" }); };
-  const panel = new Panel(plan, go);
+  const named = (what) => { // the address names the operator that is chosen, so that it can be sent
+    const i = what && what.node;
+    const to = i !== undefined && plan.nodes[i].kind === "operator" ? addressOf(plan, i) : null;
+    if (to) try { history.replaceState(null, "", to); } catch { /* a frame without an origin has no address */ }
+  };
+  const graph = new Graph(plan, { onselect: (what) => { panel.show(what); named(what); } });
+  const viewer = new Viewer(graph);
+  const go = (i) => { if (graph.scale < CLEAR) graph.scale = CLEAR; graph.reveal(i); const box = graph.element.getBoundingClientRect(); if (box.top < 0 || box.top > innerHeight * 0.6) graph.element.scrollIntoView({ block: "start" }); };
+  const panel = new Panel(plan, go, (i) => addressOf(plan, i));
   const show = (what) => { graph.select(what); graph.element.scrollIntoView({ block: "start" }); };
   const sections = [
     h("div", { class: "pair" }, timeSection(plan), memorySection(plan)),
-    section("graph", "The graph", h("div", { class: "graph-bar" }, search(plan, go), graph.tools, legend(plan)), h("div", { class: "graph-row" }, graph.element, panel.element)),
+    section("graph", "The graph", h("div", { class: "graph-bar" }, search(plan, go), h("span", { class: "tools" }, viewer.colours), graph.tools, viewer.legend), h("div", { class: "graph-row" }, graph.element, panel.element)),
     operatorSection(plan, go), moveSection(plan, show), ...timelineSection(plan, go), ...moreSections(plan),
   ].filter(Boolean);
   const nav = h("nav", { "aria-label": "sections" }, sections.flatMap((x) => [...x.querySelectorAll("h2")]).map((x) => h("a", { href: `#${x.parentElement.id}` }, x.textContent)));
   main.append(header(plan), nav, ...sections, h("footer", { class: "quiet" }, `Made from plan.json alone; model digest ${plan.report.model.digest}.`));
-  graph.render();
-  if (graph.size[0] > graph.paper.clientWidth) graph.fit(0.62);
-  graph.paper.scrollLeft = (graph.paper.scrollWidth - graph.paper.clientWidth) / 2;
+  graph.openFitting(CLEAR);
+  const arrive = () => { const i = operatorOf(plan); if (i !== undefined) go(i); };
+  addEventListener("hashchange", arrive);
+  arrive();
 });
