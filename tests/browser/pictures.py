@@ -28,19 +28,20 @@ from tests.browser.chromium import launched
 from tests.service.process import served
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
-_LLAMA = "llama --hidden 4096 --heads 32 --kv-heads 32 --ffn 11008 --vocab 32000 --layers 32".split()
-_LLAMA_70B = "llama --hidden 8192 --heads 64 --kv-heads 8 --ffn 28672 --vocab 128256 --layers".split()
-_MOE = "moe --layers 4 --hidden 1024 --heads 16 --kv-heads 8 --ffn 3584 --experts 8 --top-k 2 --vocab 32000".split()
-# Name → what builds the graph (or a sample), and how it is searched.
-PLANS: dict[str, tuple[Sequence[str] | str, str]] = {
+# Options of `planner build`.
+LLAMA_7B = "llama --hidden 4096 --heads 32 --kv-heads 32 --ffn 11008 --vocab 32000 --layers 32"
+LLAMA_70B = "llama --hidden 8192 --heads 64 --kv-heads 8 --ffn 28672 --vocab 128256 --layers"
+MOE = "moe --layers 4 --hidden 1024 --heads 16 --kv-heads 8 --ffn 3584 --experts 8 --top-k 2 --vocab 32000"
+# Name → what builds the graph, or a sample; and how it is searched.
+PLANS = {
     "mlp": ("mlp.onnx", "--devices 8"),
     "gpt2": ("gpt2_small.onnx", "--devices 16 --batch 64"),
-    "llama7b": (_LLAMA, "--devices 64 --hardware h100 --batch 256"),
-    "llama70b": ([*_LLAMA_70B, "80"], "--devices 64 --hardware h100 --batch 128"),
-    "moe": (_MOE, "--devices 16 --hardware h100 --batch 64"),
+    "llama7b": (LLAMA_7B, "--devices 64 --hardware h100 --batch 256"),
+    "llama70b": (f"{LLAMA_70B} 80", "--devices 64 --hardware h100 --batch 128"),
+    "moe": (MOE, "--devices 16 --hardware h100 --batch 64"),
     "resnet": ("resnet50.onnx", "--devices 16 --batch 256"),
 }
-LARGE = ([*_LLAMA_70B, "192"], "--devices 1024 --hardware h100 --batch 2048")  # 9,996 operators
+LARGE = (f"{LLAMA_70B} 192", "--devices 1024 --hardware h100 --batch 2048")  # 9,996 operators
 WIDTHS, SCHEMES = (1440, 390), ("light", "dark")
 FRAMES = """async ([dx, dy, ms]) => {
   const paper = document.querySelector(".paper"), times = [], begin = performance.now();
@@ -65,9 +66,10 @@ def planned(name: str, folder: Path) -> Path:
     graph, options = {**PLANS, "large": LARGE}[name]
     out = folder / name / "plan.json"
     if not out.exists():
-        model = str(SAMPLES / graph) if isinstance(graph, str) else str(folder / f"{name}.onnx")
-        if not isinstance(graph, str):
-            _planner("build", *graph, "--out", model)
+        sample = graph.endswith(".onnx")
+        model = str(SAMPLES / graph if sample else folder / f"{name}.onnx")
+        if not sample:
+            _planner("build", *graph.split(), "--out", model, "--force")
         _planner("search", model, *options.split(), "--out", str(out.parent), "--force")
     return out
 

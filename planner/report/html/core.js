@@ -33,7 +33,7 @@ function seconds(x) {
 
 function bytes(x) {
   const a = Math.abs(x);
-  for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) if (a >= size) return `${four(x / size)} ${unit}`;
+  for (const [unit, size] of [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) if (a >= size) return `${four(x / size)} ${unit}`;
   return `${x} B`;
 }
 
@@ -116,7 +116,7 @@ function table(columns, rows, caption) {
   return h("div", { class: "scroll", tabindex: "0" },
     h("table", null,
       caption && h("caption", null, caption),
-      h("thead", null, h("tr", null, columns.map(([title, name]) => h("th", { scope: "col", class: name }, title)))),
+      h("thead", null, h("tr", null, columns.map(([title, name]) => (title ? h("th", { scope: "col", class: name }, title) : h("td", { class: name }))))),
       h("tbody", null, rows.map((row) => h("tr", null, row.map((v, i) => cell(v, columns[i][1])))))));
 }
 

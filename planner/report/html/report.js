@@ -20,27 +20,32 @@ function header(plan) {
     r.schedule.recomputed ? ["recompute", plural(r.schedule.recomputed, "operator"), "run again in the backward pass"] : null,
     ["verified", { none: "no", sibling: "on a sibling", forward: "forward", full: "in full" }[r.verification], "by execution"],
   ].filter(Boolean);
+  const samples = (m.batch || 0) * r.schedule.micro_batches;
   const use = limit ? cost.peak_memory_bytes / limit : 0;
   const meter = limit ? h("div", { class: `meter${use > 1 ? " over" : ""}`, role: "img", "aria-label": `${percent(use)} of the limit` }, h("span", { style: { width: `${Math.min(100, 100 * use)}%` } })) : null;
   return h("header", { class: "top" },
     h("p", { class: "kind" }, "plan"), h("h1", null, h("span", { class: "name", dir: "auto" }, shown(m.name, 120) || "(without a name)")),
     h("dl", { class: "facts" }, facts.map(([k, v, more]) => h("div", null, h("dt", null, k), h("dd", null, v, more && h("small", null, more))))),
     h("div", { class: "tiles" },
-      tile("simulated step", seconds(cost.step_time_s), `${cost.step_time_s} s`, "streams overlapped"),
-      tile("objective", seconds(cost.objective_s), `${cost.objective_s} s`, stages > 1 ? "one micro-batch, everything in sequence" : "everything in sequence"),
-      tile("lower bound", seconds(cost.objective_lower_bound_s), `${cost.objective_lower_bound_s} s`, "no plan is cheaper"),
-      tile("gap", `${(100 * cost.gap).toFixed(2)} %`, `${cost.gap}`, r.search.status === "optimal" ? "proved optimal" : r.search.status),
-      tile("memory per device", bytes(cost.peak_memory_bytes), `${count(cost.peak_memory_bytes)} bytes`, [meter, limit ? `${percent(use)} of ${bytes(limit)} (${count(limit)} bytes)` : "no limit given"])),
+      tile("step", seconds(cost.step_time_s), `${cost.step_time_s} s`, samples ? `${count(Math.round(samples / cost.step_time_s))} samples a second` : "as the clock predicts it"),
+      tile("lower bound of the step", seconds(cost.step_time_lower_bound_s), `${cost.step_time_lower_bound_s} s`, "no plan of the searched space is faster"),
+      tile("gap", `${(100 * cost.gap).toFixed(2)} %`, `${cost.gap}`, r.search.status === "optimal" ? "proved optimal" : "between the step and its bound"),
+      tile("memory per device", bytes(cost.peak_memory_bytes), `${count(cost.peak_memory_bytes)} bytes`, [meter, limit ? `${percent(use)} of ${bytes(limit)} (${count(limit)} bytes)` : "no limit given"]),
+      tile("everything in sequence", seconds(cost.objective_s), `${cost.objective_s} s`, stages > 1 ? "the objective, of one micro-batch" : "the objective: nothing overlaps")),
     r.notes.length ? h("ul", { class: "notes" }, r.notes.map((n) => h("li", { class: n.level }, h("b", null, n.level), " ", shown(n.text, 600)))) : null);
 }
 
+const STEP_KEYS = { compute: "compute_forward", collectives: "activations", host: "m-buffers", optimizer: "optimizer", outside: "m-inputs" };
+
 function timeSection(plan) {
-  const r = plan.report;
+  const r = plan.report, content = [];
+  const step = r.step.filter((p) => p.seconds).map((p) => ({ key: STEP_KEYS[p.part] || "optimizer", label: p.label, value: p.seconds, text: seconds(p.seconds), exact: `${p.seconds} s` }));
+  if (step.length) content.push(h("h3", null, "The step"), stacked(step, r.cost.step_time_s, "the step"), partsTable(step, r.cost.step_time_s, ["part of the step", "time"]), h("h3", null, "Everything in sequence"));
   const parts = r.time.map((p) => ({ key: p.part, label: p.label, value: plan.data.units[p.part], text: seconds(p.seconds), exact: `${p.seconds} s` })).filter((p) => p.value);
   const whole = parts.reduce((a, p) => a + p.value, 0);
   const adds = Math.round(r.cost.objective_s / plan.data.unit) === whole;
-  const content = [stacked(parts, whole, "time"), partsTable(parts, whole, ["part", "time"]),
-    h("p", { class: "quiet" }, `Parts ${adds ? "add" : "do not add"} up to the objective, ${r.cost.objective_s} s${adds ? "" : ": the file was edited"}; in the simulated step communication overlaps computing.`)];
+  content.push(stacked(parts, whole, "time"), partsTable(parts, whole, ["part", "time"]),
+    h("p", { class: "quiet" }, `Parts ${adds ? "add" : "do not add"} up to the objective, ${r.cost.objective_s} s${adds ? "" : ": the file was edited"}; in the step communication overlaps computing.`));
   return section("time", "Where time goes", content);
 }
 
@@ -150,9 +155,11 @@ function timelineSection(plan, go) {
     const kinds = { F: ["k-compute_forward", "forward"], B: ["k-compute_backward", "backward"], W: ["k-weight_gradients", "weight gradients"] };
     for (const [stage, kind, part, begin, end, chunk] of r.pipeline.passes) stages[stage].events.push({ begin, end, kind: kinds[kind][0], short: String(part), label: `stage ${stage}${r.schedule.chunks > 1 ? `, chunk ${chunk}` : ""}, ${r.pipeline.copies > 1 ? `micro-batches ${part} to ${part + r.pipeline.copies - 1}` : `micro-batch ${part}`}, ${kinds[kind][1]}` });
     let end = Math.max(...r.pipeline.passes.map((p) => p[4]));
+    const idle = stages.map((lane) => 1 - lane.events.reduce((a, e) => a + e.end - e.begin, 0) / (end || 1));
+    stages.forEach((lane, k) => { lane.note = `waits ${percent(Math.max(0, idle[k]))}`; });
     r.stages.forEach((st, k) => { if (st.once_s) stages[k].events.push({ begin: end, end: end + st.once_s, kind: "k-optimizer", short: "step", label: `stage ${k}: parameters gathered, gradients summed, update` }); });
     end += Math.max(0, ...r.stages.map((st) => st.once_s || 0));
-    out.push(section("pipeline-timeline", "Micro-batches over the stages", r.pipeline.shown_micro_batches < r.pipeline.micro_batches && h("p", { class: "quiet" }, `The first ${count(r.pipeline.shown_micro_batches)} of ${count(r.pipeline.micro_batches)} micro-batches.`), new Timeline(stages, end).element));
+    out.push(section("pipeline-timeline", "Micro-batches over the stages", h("p", { class: "quiet" }, `The bubble: stages wait ${percent(Math.max(0, idle.reduce((a, x) => a + x, 0) / idle.length))} of the time between the first and the last pass, which is left grey.`), r.pipeline.shown_micro_batches < r.pipeline.micro_batches && h("p", { class: "quiet" }, `The first ${count(r.pipeline.shown_micro_batches)} of ${count(r.pipeline.micro_batches)} micro-batches.`), new Timeline(stages, end, null, true).element));
   }
   if (r.stages.length > 1) out.push(section("stages", "Stages", table([["stage", "n"], ["operators", "n"], ["forward", "n"], ["backward", "n"], ["once a step", "n"], ["sends", "n"], ["peak memory", "n"], ["exact", "n exact"]],
     r.stages.map((st) => [st.stage, count(st.operators), ...["forward_s", "backward_s", "once_s", "sends_s"].map((k) => seconds(st[k])), bytes(st.peak_memory_bytes), `${count(st.peak_memory_bytes)} bytes`]))));
@@ -180,7 +187,15 @@ function pinSection(pins) {
 function moreSections(plan) {
   const r = plan.report, out = [];
   const rows = [...r.candidates].sort((a, b) => (a.objective_s ?? Infinity) - (b.objective_s ?? Infinity) || a.bound_s - b.bound_s);
-  out.push(section("meshes", "Meshes tried", table([["mesh", ""], ["outcome", ""], ["objective", "n"], ["lower bound", "n"], ["exact objective", "n exact"]], rows.map((c) => [`${c.mesh}${c.recompute ? " with recompute" : ""}`, c.status, c.objective_s === null ? "–" : seconds(c.objective_s), seconds(c.bound_s), c.objective_s === null ? "–" : `${c.objective_s} s`])),
+  const finite = rows.flatMap((c) => [c.bound_s, c.objective_s]).filter((x) => x !== null && isFinite(x));
+  const low = Math.min(...finite), high = Math.max(...finite), from = high > 1.5 * low ? 0 : low - 0.15 * (high - low || high), at = (x) => `${(96 * (x - from)) / (high - from || 1) + 2}%`;
+  const span = (c) => h("span", { class: "span", "aria-hidden": "true" },
+    c.objective_s === null ? h("i", { class: "span-bar open", style: { left: at(c.bound_s), right: "0" } }) : h("i", { class: "span-bar", style: { left: at(c.bound_s), width: `max(2px, calc(${at(c.objective_s)} - ${at(c.bound_s)}))` } }),
+    h("i", { class: "span-bound", style: { left: at(c.bound_s) } }), c.objective_s === null ? null : h("i", { class: "span-plan", style: { left: at(c.objective_s) } }));
+  const chosen = plan.report.mesh.map((a) => a.size).join("x");
+  if (rows.length) out.push(section("meshes", "Meshes tried", h("p", { class: "quiet" }, "Of each mesh the best objective that was found, and the bound below which there is none; where they meet, the search of that mesh is finished. The plan is the one with the shortest step."),
+    h("ul", { class: "legend" }, h("li", null, h("span", { class: "dot-key bound" }), "lower bound"), h("li", null, h("span", { class: "dot-key plan" }), "best plan")),
+    table([["mesh", ""], ["outcome", ""], ["bound to plan", "bars"], ["objective", "n"], ["lower bound", "n"], ["exact objective", "n exact"]], rows.map((c) => [c.mesh === chosen ? h("b", null, `${c.mesh}${c.recompute ? " with recomputation" : ""}`) : `${c.mesh}${c.recompute ? " with recomputation" : ""}`, c.status, span(c), c.objective_s === null ? "–" : seconds(c.objective_s), seconds(c.bound_s), c.objective_s === null ? "–" : `${c.objective_s} s`])),
     h("p", { class: "quiet" }, `Solver: ${r.search.solver}; planner ${r.search.version}.`)));
   if (r.pins.length) out.push(pinSection(r.pins));
   return out;
@@ -201,7 +216,7 @@ begin((data, main) => {
   const sections = [
     h("div", { class: "pair" }, timeSection(plan), memorySection(plan)),
     section("graph", "The graph", h("div", { class: "graph-bar" }, search(plan, go), h("span", { class: "tools" }, viewer.colours), graph.tools, viewer.legend), h("div", { class: "graph-row" }, graph.element, panel.element)),
-    operatorSection(plan, go), moveSection(plan, show), ...timelineSection(plan, go), ...moreSections(plan),
+    ...timelineSection(plan, go), heldSection(plan), clusterSection(plan), operatorSection(plan, go), moveSection(plan, show), ...moreSections(plan),
   ].filter(Boolean);
   const nav = h("nav", { "aria-label": "sections" }, sections.flatMap((x) => [...x.querySelectorAll("h2")]).map((x) => h("a", { href: `#${x.parentElement.id}` }, x.textContent)));
   main.append(header(plan), nav, ...sections, h("footer", { class: "quiet" }, `Made from plan.json alone; model digest ${plan.report.model.digest}.`));

@@ -30,7 +30,10 @@ COMMON: Final = (
     "graph.js",
 )
 # Kind of page → the scripts that it has besides.  A kind's page is built by the last of them.
-KINDS: Final[Mapping[str, tuple[str, ...]]] = {"report": ("viewer.js", "report.js"), "diff": ("diff.js",)}
+KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "report": ("viewer.js", "held.js", "cluster.js", "report.js"),
+    "diff": ("diff.js",),
+}
 
 
 def _script(kind: str) -> str:
