@@ -137,7 +137,7 @@ def test_search_reveals_an_operator_and_its_parameter_lies_on_the_ranks_as_plann
         for shard in shards(parameter.stored.layout(), parameter.shape, plan.mesh)
         for rank in shard.ranks
     }
-    labels = page.locator(".rank").evaluate_all("(all) => all.map((c) => c.getAttribute('aria-label'))")
+    labels = page.locator(".panel .rank").evaluate_all("(all) => all.map((c) => c.getAttribute('aria-label'))")
     assert [label.partition(" holds ")[2] for label in labels] == [f"[{expected[r]}]" for r in range(plan.devices)]
 
 
@@ -151,7 +151,7 @@ def test_a_tensor_on_very_many_ranks_is_drawn_in_part(shown: Open) -> None:
     page.get_by_role("combobox", name="find an operator").fill(name)
     page.keyboard.press("Enter")
     page.locator(".panel td").get_by_role("button", name=name, exact=True).first.click()
-    assert page.locator(".rank").count() == 4096
+    assert page.locator(".panel .rank").count() == 4096
     assert "1,048,576 ranks" in page.locator(".panel").inner_text()
 
 
@@ -193,13 +193,36 @@ def test_an_address_opens_an_operator_and_what_is_chosen_has_one(shown: Open) ->
 
 def test_colours_show_time_and_memory(shown: Open) -> None:
     page = shown(made("megatron"))
-    page.get_by_role("combobox", name="colour by").select_option("time")
+    page.get_by_role("combobox", name="colour by", exact=True).select_option("time")
     assert page.locator(".box.heat").count() > 3
     assert page.locator(".box .swatch").count() == 0
-    page.get_by_role("combobox", name="colour by").select_option("memory")
+    page.get_by_role("combobox", name="colour by", exact=True).select_option("memory")
     assert "iB" in page.locator(".box.operator", has_text="MatMul").first.text_content()
-    page.get_by_role("combobox", name="colour by").select_option("split")
+    page.get_by_role("combobox", name="colour by", exact=True).select_option("split")
     assert page.locator(".box .swatch").count() > 3
+
+
+def test_a_rank_of_the_cluster_says_where_it_is_and_what_it_sends(shown: Open) -> None:
+    plan = made("pipeline").model_copy(deep=True)
+    plan.cluster.devices_per_server = 2
+    page = shown(plan)
+    assert page.locator("#cluster .server").count() == 2
+    page.locator("#cluster .rank").nth(3).click()
+    said = page.locator("#cluster .rank-said").inner_text()
+    assert "Rank 3" in said
+    assert "1, device 1 of it" in said
+    assert "1 of 2" in said
+    assert page.locator("#cluster td", has_text="to another stage").count() == 2
+
+
+def test_memory_over_the_step_is_read_at_a_point(shown: Open) -> None:
+    page = shown(made("data"))
+    picture = page.locator("#held canvas")
+    picture.scroll_into_view_if_needed()
+    box = picture.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+    assert page.locator("#held .held-tip").inner_text().startswith("After ")
+    assert "activations" in page.locator("#held .held-tip").inner_text()
 
 
 @pytest.mark.parametrize("kind", ["SVG", "PNG"])

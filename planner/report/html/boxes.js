@@ -41,8 +41,10 @@ class Boxes {
       "aria-expanded": n.children.length ? String(isOpen) : undefined, "aria-label": this.said(n), style: heat === null ? undefined : { "--heat": `${(100 * heat).toFixed(1)}%` } });
     if (n.kind === "pile" && !isOpen && !plainly) g.append(s("rect", { x: 7, y: 7, width: t.w, height: t.h, rx: 7, class: "frame under" }), s("rect", { x: 3.5, y: 3.5, width: t.w, height: t.h, rx: 7, class: "frame under" }));
     g.append(s("rect", { width: t.w, height: t.h, rx: n.kind === "input" ? t.h / 2 : 7, class: "frame" }));
-    const tall = isOpen ? HEAD - 10 : t.h - 10, band = 9;
-    if (n.kind !== "input" && graph.colours === "split" && !(plainly && isOpen)) plan.axes.forEach((axis, k) => {
+    // What is in an open box may be too small to be drawn: then the box itself says how that is split.
+    const alone = plainly && isOpen && graph.scale * 46 < 2.5;
+    const tall = isOpen && !alone ? HEAD - 10 : t.h - 10, band = alone ? t.w / plan.axes.length - 14 : 9;
+    if (n.kind !== "input" && graph.colours === "split" && (!(plainly && isOpen) || alone)) plan.axes.forEach((axis, k) => {
       let from = 5;
       for (const [letter, share] of plan.mixture(n, k)) {
         g.append(s("rect", { x: 6 + k * (band + 2), y: from.toFixed(1), width: band, height: Math.max(0.5, share * tall).toFixed(1), fill: `url(#p-${letter})`, class: "swatch" }));

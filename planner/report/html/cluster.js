@@ -73,10 +73,10 @@ function trafficTable(plan, traffic) {
   const rows = [...alike.values()].sort((a, b) => b.between_bytes - a.between_bytes || b.inside_bytes - a.inside_bytes);
   const most = Math.max(...rows.map((r) => Math.max(r.inside_bytes, r.between_bytes)), 1);
   const several = plan.report.stages.length > 1, speed = traffic.links;
-  const at = (size, link) => h("span", { class: "sent" }, h("span", { class: "sent-bar", "aria-hidden": "true" }, h("span", { class: `part k-${link === "inside" ? "parameters" : "activations"}`, style: { width: `${(100 * size) / most}%` } })), h("span", null, size ? bytes(size) : "–", speed[link] && size ? h("span", { class: "quiet" }, `, ${seconds(size / speed[link])} at full speed`) : null));
+  const at = (size, link) => h("span", { class: "sent" }, h("span", { class: "sent-bar", "aria-hidden": "true" }, h("span", { class: `part k-${link === "inside" ? "parameters" : "activations"}`, style: { width: `${(100 * size) / most}%` } })), h("span", null, size ? bytes(size) : "–", speed[link] && size > 1e5 ? h("span", { class: "quiet further" }, `, ${seconds(size / speed[link])} at full speed`) : null));
   const names = { stages: "to another stage" };
   return h("div", null, h("h3", null, "Bytes that a device sends in a step"), h("p", { class: "quiet" }, `Averages over the devices of a stage; collectives go around in rings, all-to-all from each to each.${speed.inside ? ` The profile gives a device ${bytes(speed.inside)}/s inside of a server` : ""}${speed.between ? `${speed.inside ? " and" : " The profile gives a device"} ${bytes(speed.between)}/s between servers.` : speed.inside ? "." : ""}`),
-    table([["what", ""], ["over", ""], ["ranks", "n"], several && ["stages", ""], ["inside of servers", "sends"], ["between servers", "sends"]].filter(Boolean),
+    table([["what", "wrap"], ["over", ""], ["ranks", "n further"], several && ["stages", ""], ["inside of servers", "sends"], ["between servers", "sends"]].filter(Boolean),
       rows.slice(0, 40).map((r) => [r.what, names[r.axes] || `axis ${r.axes.replaceAll(".", ", ")}`, count(r.ranks), ...(several ? [ranges(r.stages)] : []), at(r.inside_bytes, "inside"), at(r.between_bytes, "between")])),
     rows.length > 40 && h("p", { class: "quiet" }, `and ${rows.length - 40} more, in the report's JSON`));
 }

@@ -180,7 +180,10 @@ class Graph {
   wholeScale() { return Math.min(1, (this.paper.clientWidth - 6) / this.size[0], (this.paper.clientHeight - 6) / this.size[1]); }
   fit() {
     if (this.paper.clientWidth < 10) return;
+    this.element.style.removeProperty("height");
     this.scale = Math.max(0.001, this.wholeScale());
+    // Where the panel stands below the graph, a small graph leaves no empty paper above it.
+    if (this.options.shrink?.()) this.element.style.setProperty("height", `${Math.max(140, Math.min(this.element.clientHeight, Math.ceil(this.size[1] * this.scale) + 14))}px`);
     this.resize();
     this.told();
   }

@@ -6,7 +6,7 @@ class Held {
     Object.assign(this, { layers, end: end || 1, peak, limit });
     const parts = layers.map((l) => l.label).join(", ");
     this.canvas = h("canvas", { role: "img", tabindex: "0", "aria-label": `memory over time: ${parts}; ${bytes(peak)} at the peak` });
-    this.tip = h("p", { class: "tip quiet", "aria-live": "polite" }, `The peak is ${bytes(peak)}. Point at the picture to read a moment.`);
+    this.tip = h("p", { class: "held-tip quiet", "aria-live": "polite" }, `The peak is ${bytes(peak)}. Point at the picture to read a moment.`);
     this.element = h("div", { class: "timeline" }, this.tip, this.canvas,
       h("ul", { class: "legend" }, [...layers].reverse().map((l) => h("li", null, h("span", { class: `key k-${l.key}`, "aria-hidden": "true" }), l.label))));
     this.canvas.addEventListener("pointermove", (e) => this.say(e));
@@ -49,7 +49,8 @@ class Held {
       c.fillText(bytes(v), HELD_LEFT - 6, Math.max(7, y(v)));
     }
     c.textAlign = "center";
-    for (let k = 0; k <= 4; k++) { c.textAlign = k === 4 ? "right" : k ? "center" : "left"; c.fillText(seconds((this.end * k) / 4), x((this.end * k) / 4), height - 8); }
+    const ticks = width > 560 ? 4 : 2;
+    for (let k = 0; k <= ticks; k++) { c.textAlign = k === ticks ? "right" : k ? "center" : "left"; c.fillText(seconds((this.end * k) / ticks), x((this.end * k) / ticks), height - 8); }
     const times = [...new Set([0, ...this.layers.flatMap((l) => (l.points ? l.points.map((p) => p[0]) : [])), this.end])].sort((a, b) => a - b);
     let below = times.map(() => 0);
     for (const layer of this.layers) {

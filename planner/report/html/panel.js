@@ -10,7 +10,8 @@ class Panel {
   }
   empty() {
     this.body.replaceChildren(h("p", { class: "quiet" }, "Choose a box, a redistribution or a row of a table: what it does, costs and holds is shown here."),
-      h("ul", { class: "quiet hints" }, h("li", null, "A click opens a box; − closes it."), h("li", null, "Arrow keys move between boxes, Enter opens."), h("li", null, "The wheel zooms once the graph was clicked, and with Ctrl always; dragging moves.")));
+      h("ul", { class: "quiet hints" }, h("li", null, "A click opens a box; − closes it."), h("li", null, "Arrow keys move between boxes, Enter opens."), h("li", null, "The wheel zooms once the graph was clicked, and with Ctrl always; dragging moves.")),
+      h("h3", null, "The whole model"), ...this.group(this.plan.nodes[this.plan.root]).slice(1));
   }
   show(what) {
     const { plan } = this;

@@ -110,6 +110,10 @@ class Plan {
   moveBytes(m) { return m.steps.reduce((a, t) => a + t.bytes, 0); }
   /** Letters and shares of what a node's operators do on one mesh axis, by time where there is any. */
   mixture(node, axis) {
+    node.mixtures ||= [];
+    return (node.mixtures[axis] ||= this.mixed(node, axis)).slice();
+  }
+  mixed(node, axis) {
     const sums = new Map();
     const timed = node.units > 0;
     for (const i of node.operators) {

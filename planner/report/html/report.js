@@ -52,7 +52,7 @@ function timeSection(plan) {
 function operatorSection(plan, go) {
   const r = plan.report;
   if (!r.operators.length || !r.timed) return null;
-  return section("operators", "Operators that cost most", h("p", { class: "quiet" }, "With the redistributions of their results and parameters; operators of one type, split and cost are one row."), table([["operator", "wrap"], ["split", ""], ["number", "n"], ["computing", "n"], ["inside", "n"], ["moved", "n"], ["optimizer", "n"], ["in all", "n"], ["share", "n"]],
+  return section("operators", "Operators that cost most", h("p", { class: "quiet" }, "With the redistributions of their results and parameters; operators of one type, split and cost are one row."), table([["operator", "wrap"], ["split", "wrap"], ["number", "n"], ["computing", "n further"], ["inside", "n further"], ["moved", "n further"], ["optimizer", "n further"], ["in all", "n"], ["share", "n"]],
       r.operators.slice(0, 20).map((o) => {
         const at = (k) => (o.by[k] ? seconds(o.by[k]) : "–");
         const first = plan.byName.get(o.names[0]);
@@ -65,7 +65,7 @@ function moveSection(plan, show) {
   const r = plan.report;
   if (!r.redistributions.length) return section("moves", "Redistributions", h("p", { class: "quiet" }, "None: every tensor is read as it is made."));
   return section("moves", "Redistributions",
-    table([["redistributions that cost most", "wrap"], ["of", ""], ["from", ""], ["to", ""], ["number", "n"], ["bytes", "n"], ["time", "n"], ["share", "n"]],
+    table([["redistributions that cost most", "wrap"], ["of", "further"], ["from", "further"], ["to", "further"], ["number", "n"], ["bytes", "n"], ["time", "n"], ["share", "n further"]],
       r.redistributions.slice(0, 20).map((m) => [link([h("b", null, m.what), " ", h("span", { class: "name", dir: "auto" }, shown(m.tensors[0], 50))], () => show({ moves: m.indices })), m.direction === "gradient" ? "gradient" : m.of, h("code", null, m.source), h("code", null, m.target), m.count, bytes(m.bytes), h("b", null, seconds(m.seconds)), percent(m.share)])),
     table([["collective", ""], ["over", ""], ["number", "n"], ["bytes in all", "n"]], r.collectives.map((c) => [c.kind.replaceAll("_", "-"), c.axes || "–", count(c.count), bytes(c.bytes)])));
 }
@@ -129,7 +129,8 @@ function stepLanes(plan) {
   const update = (plan.data.units.optimizer || 0) * plan.unit;
   if (update) compute.push({ begin: last, end: last + update, kind: "k-optimizer", label: "optimizer", short: "optimizer" });
   const order = (a, b) => a.begin - b.begin;
-  return { end: last + update, lanes: [{ name: "compute", events: compute.sort(order) }, { name: "activations", events: lanes.activations.sort(order) }, { name: "parameters", events: lanes.parameters.sort(order) }] };
+  const all = [{ name: "compute", events: compute.sort(order) }, { name: "activations", events: lanes.activations.sort(order) }, { name: "parameters", events: lanes.parameters.sort(order) }];
+  return { end: last + update, lanes: all.filter((lane) => lane.events.length || lane.name === "compute") };
 }
 
 function timelineSection(plan, go) {
@@ -161,7 +162,7 @@ function timelineSection(plan, go) {
     end += Math.max(0, ...r.stages.map((st) => st.once_s || 0));
     out.push(section("pipeline-timeline", "Micro-batches over the stages", h("p", { class: "quiet" }, `The bubble: stages wait ${percent(Math.max(0, idle.reduce((a, x) => a + x, 0) / idle.length))} of the time between the first and the last pass, which is left grey.`), r.pipeline.shown_micro_batches < r.pipeline.micro_batches && h("p", { class: "quiet" }, `The first ${count(r.pipeline.shown_micro_batches)} of ${count(r.pipeline.micro_batches)} micro-batches.`), new Timeline(stages, end, null, true).element));
   }
-  if (r.stages.length > 1) out.push(section("stages", "Stages", table([["stage", "n"], ["operators", "n"], ["forward", "n"], ["backward", "n"], ["once a step", "n"], ["sends", "n"], ["peak memory", "n"], ["exact", "n exact"]],
+  if (r.stages.length > 1) out.push(section("stages", "Stages", table([["stage", "n"], ["operators", "n further"], ["forward", "n"], ["backward", "n"], ["once a step", "n further"], ["sends", "n further"], ["peak memory", "n"], ["exact", "n exact"]],
     r.stages.map((st) => [st.stage, count(st.operators), ...["forward_s", "backward_s", "once_s", "sends_s"].map((k) => seconds(st[k])), bytes(st.peak_memory_bytes), `${count(st.peak_memory_bytes)} bytes`]))));
   return out;
 }
@@ -195,7 +196,7 @@ function moreSections(plan) {
   const chosen = plan.report.mesh.map((a) => a.size).join("x");
   if (rows.length) out.push(section("meshes", "Meshes tried", h("p", { class: "quiet" }, "Of each mesh the best objective that was found, and the bound below which there is none; where they meet, the search of that mesh is finished. The plan is the one with the shortest step."),
     h("ul", { class: "legend" }, h("li", null, h("span", { class: "dot-key bound" }), "lower bound"), h("li", null, h("span", { class: "dot-key plan" }), "best plan")),
-    table([["mesh", ""], ["outcome", ""], ["bound to plan", "bars"], ["objective", "n"], ["lower bound", "n"], ["exact objective", "n exact"]], rows.map((c) => [c.mesh === chosen ? h("b", null, `${c.mesh}${c.recompute ? " with recomputation" : ""}`) : `${c.mesh}${c.recompute ? " with recomputation" : ""}`, c.status, span(c), c.objective_s === null ? "–" : seconds(c.objective_s), seconds(c.bound_s), c.objective_s === null ? "–" : `${c.objective_s} s`])),
+    table([["mesh", ""], ["outcome", ""], ["bound to plan", "spans"], ["objective", "n"], ["lower bound", "n further"], ["exact objective", "n exact"]], rows.map((c) => [c.mesh === chosen ? h("b", null, `${c.mesh}${c.recompute ? " with recomputation" : ""}`) : `${c.mesh}${c.recompute ? " with recomputation" : ""}`, c.status, span(c), c.objective_s === null ? "–" : seconds(c.objective_s), seconds(c.bound_s), c.objective_s === null ? "–" : `${c.objective_s} s`])),
     h("p", { class: "quiet" }, `Solver: ${r.search.solver}; planner ${r.search.version}.`)));
   if (r.pins.length) out.push(pinSection(r.pins));
   return out;
@@ -208,7 +209,7 @@ begin((data, main) => {
     const to = i !== undefined && plan.nodes[i].kind === "operator" ? addressOf(plan, i) : null;
     if (to) try { history.replaceState(null, "", to); } catch { /* a frame without an origin has no address */ }
   };
-  const graph = new Graph(plan, { onselect: (what) => { panel.show(what); named(what); } });
+  const graph = new Graph(plan, { onselect: (what) => { panel.show(what); named(what); }, shrink: () => matchMedia("(max-width: 900px)").matches && !graph.element.closest(".full") });
   const viewer = new Viewer(graph);
   const go = (i) => { if (graph.scale < CLEAR) graph.scale = CLEAR; graph.reveal(i); const box = graph.element.getBoundingClientRect(); if (box.top < 0 || box.top > innerHeight * 0.6) graph.element.scrollIntoView({ block: "start" }); };
   const panel = new Panel(plan, go, (i) => addressOf(plan, i));

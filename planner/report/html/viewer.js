@@ -84,9 +84,10 @@ class Viewer {
     for (const b of graph.placed.boxes) {
       if (b.t.pill || b.h * this.per < 0.4 || left-- < 0) continue;
       const n = this.plan.nodes[b.t.node];
-      const letter = n.kind === "input" || b.t.items ? null : this.plan.mixture(n, 0).sort((p, q) => q[1] - p[1])[0]?.[0];
-      c.fillStyle = b.t.items ? colour("--line") : letter ? colour(`--${letter}`) : colour("--quiet");
-      c.globalAlpha = b.t.items ? 0.35 : 0.85;
+      const opened = b.t.items && b.h * this.per > 12; // else what is in it is too small for the map
+      const letter = n.kind === "input" || opened ? null : this.plan.mixture(n, 0).sort((p, q) => q[1] - p[1])[0]?.[0];
+      c.fillStyle = opened ? colour("--line") : letter ? colour(`--${letter}`) : colour("--quiet");
+      c.globalAlpha = opened ? 0.35 : 0.85;
       c.fillRect(b.x * this.per, b.y * this.per, Math.max(0.6, b.w * this.per), Math.max(0.6, b.h * this.per));
     }
     this.frame();
