@@ -58,7 +58,7 @@ function clusterSection(plan) {
   colour(choices[0]);
   choose(0);
   return section("cluster", "The cluster", h("p", { class: "quiet" }, `${plural(Math.ceil(devices / per), "server")} of ${plural(per, "device")}; ranks are numbered stage by stage, the last mesh axis fastest.${drawn < devices ? ` The first ${count(drawn)} ranks are drawn.` : ""}`),
-    h("label", { class: "choice" }, "colour by ", select), h("div", { class: "cluster-row" }, grid, said), traffic ? trafficTable(plan, traffic) : null);
+    h("label", { class: "choice" }, "colour ranks by ", select), h("div", { class: "cluster-row" }, grid, said), traffic ? trafficTable(plan, traffic) : null);
 }
 
 /** What a device sends in a step: stages that send alike are one row. */

@@ -83,12 +83,13 @@ function memorySection(plan) {
 function search(plan, go) {
   const list = h("ul", { class: "found", role: "listbox", id: "found", hidden: true });
   const input = h("input", { type: "search", placeholder: "Find an operator …", "aria-label": "find an operator by name, type, module or split", role: "combobox", "aria-controls": "found", "aria-expanded": "false", autocomplete: "off", spellcheck: "false" });
-  const texts = plan.operators.map((o) => `${o.name} ${o.type} ${o.module} ${o.source} ${plan.splitText(o.letters)}`.slice(0, 2000).toLowerCase());
+  let texts = null; // made when somebody searches
   let at = -1, hits = [];
   const mark = () => { [...list.children].forEach((li, k) => li.setAttribute("aria-selected", String(k === at))); list.children[at]?.scrollIntoView({ block: "nearest" }); input.setAttribute("aria-activedescendant", at >= 0 ? `found-${at}` : ""); };
   const close = () => { list.hidden = true; input.setAttribute("aria-expanded", "false"); };
   const look = () => {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    texts ||= plan.operators.map((o) => `${o.name} ${o.type} ${o.module} ${o.source} ${plan.splitText(o.letters)}`.slice(0, 2000).toLowerCase());
     hits = words.length ? plan.operators.filter((o) => words.every((w) => texts[o.i].includes(w))) : [];
     at = hits.length ? 0 : -1;
     list.replaceChildren(...hits.slice(0, 50).map((o, k) => h("li", { role: "option", id: `found-${k}`, on: { pointerdown: (e) => { e.preventDefault(); pick(k); } } }, h("b", null, shown(plan.nodes[o.i].title, 40)), " ", h("span", { class: "name", dir: "auto" }, shown(o.name, 80)), h("small", null, plan.splitText(o.letters)))),
@@ -116,7 +117,7 @@ function search(plan, go) {
 /** Lanes of one step: what computes and what communicates. */
 function stepLanes(plan) {
   const compute = [];
-  for (const o of plan.operators) for (const r of o.runs) if (r.units) compute.push({ begin: r.begin * plan.unit, end: (r.begin + r.units) * plan.unit, inside: r.inside * plan.unit, kind: r.phase === "forward" ? "k-compute_forward" : r.phase === "backward" ? "k-compute_backward" : "k-recompute", short: plan.nodes[o.i].title, label: `${r.phase === "recompute" ? "run again" : r.phase} ${plan.nodes[o.i].title} ${shown(o.name, 80)}`, id: o.i });
+  for (const o of plan.operators) for (const r of o.runs) if (r.units) compute.push({ begin: r.begin * plan.unit, end: (r.begin + r.units) * plan.unit, inside: r.inside * plan.unit, kind: r.phase === "forward" ? "k-compute_forward" : r.phase === "backward" ? "k-compute_backward" : "k-recompute", short: plan.nodes[o.i].title, label: () => `${r.phase === "recompute" ? "run again" : r.phase} ${plan.nodes[o.i].title} ${shown(o.name, 80)}`, id: o.i });
   let last = Math.max(0, ...compute.map((e) => e.end));
   const lanes = { activations: [], parameters: [] };
   for (const m of plan.moves) {
@@ -124,7 +125,7 @@ function stepLanes(plan) {
     const stream = plan.parameters.has(m.tensor) ? "parameters" : "activations";
     const end = (m.begin + m.units) * plan.unit;
     last = Math.max(last, end);
-    lanes[stream].push({ begin: m.begin * plan.unit, end, kind: `k-${m.part}`, short: plan.moveText(m), label: `${plan.moveText(m)} of ${m.gradient ? "the gradient of " : ""}${shown(plan.tensors[m.tensor].name, 80)}`, id: m.owner >= 0 ? m.owner : undefined });
+    lanes[stream].push({ begin: m.begin * plan.unit, end, kind: `k-${m.part}`, get short() { return plan.moveText(m); }, label: () => `${plan.moveText(m)} of ${m.gradient ? "the gradient of " : ""}${shown(plan.tensors[m.tensor].name, 80)}`, id: m.owner >= 0 ? m.owner : undefined });
   }
   const update = (plan.data.units.optimizer || 0) * plan.unit;
   if (update) compute.push({ begin: last, end: last + update, kind: "k-optimizer", label: "optimizer", short: "optimizer" });
@@ -154,7 +155,7 @@ function timelineSection(plan, go) {
   if (r.pipeline) {
     const stages = r.stages.map((st, k) => ({ name: `stage ${k}`, events: [] }));
     const kinds = { F: ["k-compute_forward", "forward"], B: ["k-compute_backward", "backward"], W: ["k-weight_gradients", "weight gradients"] };
-    for (const [stage, kind, part, begin, end, chunk] of r.pipeline.passes) stages[stage].events.push({ begin, end, kind: kinds[kind][0], short: String(part), label: `stage ${stage}${r.schedule.chunks > 1 ? `, chunk ${chunk}` : ""}, ${r.pipeline.copies > 1 ? `micro-batches ${part} to ${part + r.pipeline.copies - 1}` : `micro-batch ${part}`}, ${kinds[kind][1]}` });
+    for (const [stage, kind, part, begin, end, chunk] of r.pipeline.passes) stages[stage].events.push({ begin, end, kind: kinds[kind][0], short: String(part), label: () => `stage ${stage}${r.schedule.chunks > 1 ? `, chunk ${chunk}` : ""}, ${r.pipeline.copies > 1 ? `micro-batches ${part} to ${part + r.pipeline.copies - 1}` : `micro-batch ${part}`}, ${kinds[kind][1]}` });
     let end = Math.max(...r.pipeline.passes.map((p) => p[4]));
     const idle = stages.map((lane) => 1 - lane.events.reduce((a, e) => a + e.end - e.begin, 0) / (end || 1));
     stages.forEach((lane, k) => { lane.note = `waits ${percent(Math.max(0, idle[k]))}`; });
@@ -173,7 +174,7 @@ const PINS = 40; // rows of the table of pins
 function pinSection(pins) {
   const rows = new Map();
   for (const p of pins) {
-    const name = p.name.replace(/\d+/g, "*"), key = JSON.stringify([p.object, name, p.pin, p.source]);
+    const name = p.name.replace(/\d+/g, "*"), key = [p.object, name, p.pin, p.source].join("\u0000");
     if (!rows.has(key)) rows.set(key, { ...p, like: name, count: 0 });
     rows.get(key).count += 1;
   }

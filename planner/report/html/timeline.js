@@ -1,7 +1,9 @@
 // Events over time on a canvas: wheel with Ctrl, + and - zoom; drag and arrows move; a click chooses.
 
+const labelOf = (e) => (typeof e.label === "function" ? e.label() : e.label);
+
 class Timeline {
-  /** lanes: [{name, events: [{begin, end, kind, label, id}]}], times in seconds, events in order; `note`: said below the name. */
+  /** lanes: [{name, events: [{begin, end, kind, label, id}]}], labels also as functions, times in seconds, events in order; `note`: said below the name. */
   constructor(lanes, end, choose, waits) {
     this.lanes = lanes;
     this.waits = waits; // between events nothing runs: that is a bubble
@@ -38,7 +40,7 @@ class Timeline {
       }
       const found = this.at(e);
       this.canvas.classList.toggle("over", !!(found && found.id !== undefined));
-      if (found) this.tip.textContent = `${found.label}: ${seconds(found.end - found.begin)}, from ${seconds(found.begin)}`;
+      if (found) this.tip.textContent = `${labelOf(found)}: ${seconds(found.end - found.begin)}, from ${seconds(found.begin)}`;
     });
     this.canvas.addEventListener("click", (e) => {
       const found = this.at(e);
@@ -137,7 +139,7 @@ class Timeline {
         if (b - a > 12) {
           c.fillStyle = this.colour(`on-${e.kind}`) === "#888" ? "#fff" : this.colour(`on-${e.kind}`);
           const from = Math.max(a, this.left);
-          const said = e.short || e.label; // all of it or nothing
+          const said = e.short || labelOf(e); // all of it or nothing
           if (widthOf(said, `11px ${FONT}`) <= Math.min(b, width) - from - 8) c.fillText(said, from + 4, y + this.row / 2);
         }
       }
