@@ -61,13 +61,13 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> str:
         (f"{_text(p['name'])}", p["in"], _type(p["schema"]), "required" if p.get("required") else "", _about(p))
         for p in operation.get("parameters", ())
     ]
-    parts.append(_table(("Parameter", "In", "Type", "", ""), rows))
+    parts.append(_table(("Parameter", "In", "Type", "Required", "Meaning"), rows))
     if "requestBody" in operation:
         kinds = " or ".join(f"<code>{_text(kind)}</code>" for kind in operation["requestBody"]["content"])
         required = "" if operation["requestBody"].get("required") else ", which may be left out"
         parts.append(f"<p>Body: {kinds}{required}.</p>")
     answers = [(_text(status), _bodies(r), _answer(r)) for status, r in operation["responses"].items()]
-    parts.append(_table(("Answer", "Body", ""), answers))
+    parts.append(_table(("Answer", "Body", "Meaning"), answers))
     return "\n".join([*filter(None, parts), "</section>"])
 
 
@@ -92,7 +92,7 @@ def _schema(name: str, schema: Mapping[str, Any]) -> str:
     about = f"<p>{_words(schema['description'])}</p>" if schema.get("description") else ""
     kind = "" if rows else f"<p>{_type(schema)}</p>"
     head = f'<section class="card" id="schema-{_text(name)}"><h3>{_text(name)}</h3>'
-    return f"{head}{about}{kind}{_table(('Member', 'Type', '', ''), rows)}</section>"
+    return f"{head}{about}{kind}{_table(('Member', 'Type', 'Required', 'Meaning'), rows)}</section>"
 
 
 def _type(schema: Mapping[str, Any]) -> str:
@@ -123,7 +123,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Cells are HTML already."""
     if not rows:
         return ""
-    head = "".join(f"<th>{h}</th>" for h in heads)
+    head = "".join(f'<th scope="col">{h}</th>' for h in heads)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 

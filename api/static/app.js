@@ -15,6 +15,7 @@ async function route() {
   stop();
   stop = () => {};
   choose(kind === "job" ? rest[0] : "");
+  document.body.dataset.view = kind;
   try {
     if (kind === "job") stop = showJob(main, known(rest[0]) || (await json(`/v1/jobs/${encodeURIComponent(rest[0])}`)), rest[1]);
     else if (kind === "compare") await showCompare(main, rest[0], rest[1]);

@@ -2,7 +2,7 @@
 
 import { byId, h, bytes, problemBox, tell } from "./dom.js";
 import { Problem, json, post, request } from "./service.js";
-import { Malformed, strip } from "./strip.js";
+import { Malformed, holdsGraph, strip } from "./strip.js";
 
 const MOST = 1900 * 2 ** 20; // bytes that a browser holds in one piece
 let model = null; // {name, body}
@@ -64,12 +64,16 @@ async function take(file) {
   model = null;
   name.textContent = file.name;
   told.textContent = "reading …";
+  byId("drop").classList.remove("taken", "refused");
   if (file.size > MOST) {
     told.textContent = "too large for a browser";
+    byId("drop").classList.add("refused");
     return complain({ title: "The file is too large for a browser", detail: "Use planner submit, which reads files of any size." });
   }
   try {
-    const pieces = strip(new Uint8Array(await file.arrayBuffer()));
+    const data = new Uint8Array(await file.arrayBuffer());
+    if (!holdsGraph(data)) throw new Malformed("it holds no graph of operators");
+    const pieces = strip(data);
     const size = pieces.reduce((sum, p) => sum + p.length, 0);
     model = { name: file.name.replace(/\.onnx$/i, ""), body: await new Blob(pieces).arrayBuffer() };
     told.textContent =
@@ -78,7 +82,8 @@ async function take(file) {
     tell(`${file.name} is ready`);
     byId("send").focus();
   } catch (error) {
-    told.textContent = "not an ONNX model";
+    told.textContent = "not an ONNX model; nothing of it is sent";
+    byId("drop").classList.add("refused");
     const wrong = error instanceof Malformed ? `${file.name} is no ONNX model, or is cut off: ${error.message}.` : String(error);
     complain({ title: "This file cannot be read", detail: wrong });
   }

@@ -43,7 +43,9 @@ export function showJob(main, job, tab) {
     put(job);
     soon();
     if (!ENDED.has(job.status)) return;
-    if (job.plan) add(points, outcome(job.summary, points));
+    // Of several plans the one with the shortest step is taken, whose objective may be above the least one.
+    const last = points[points.length - 1];
+    if (job.plan && (!last || job.summary.objective_s <= last.incumbent_s)) add(points, outcome(job.summary, points));
     tell(`${job.name}: ${job.status}`);
     if (job.plan) await showPlan(above, result, job, tab);
     else result.replaceChildren(problemBox(job.error || { title: "Cancelled", detail: "It was cancelled before there was a plan." }));
@@ -120,8 +122,7 @@ const capital = (text) => (text ? text[0].toUpperCase() + text.slice(1) : "");
 
 async function showPlan(above, result, job, tab) {
   const found = await json(`/v1/plans/${job.plan}/artifacts/search.json`);
-  const plain = (line) => line.replace(/^(warning|note): /, "");
-  const warnings = [...new Set([...(found.warnings || []), ...(job.summary.messages || [])].map(plain))];
+  const [warnings, notes] = remarks(found, job);
   const panels = { report, explain, files, request };
   const panel = h("div", { role: "tabpanel", class: "panel", id: "panel", tabindex: 0 });
   const open = (name) => {
@@ -154,10 +155,21 @@ async function showPlan(above, result, job, tab) {
   );
   above.replaceChildren(figures(found));
   result.replaceChildren(
-    warnings.length ? h("details", { class: "card notes" }, h("summary", {}, `${warnings.length} ${warnings.length === 1 ? "note" : "notes"} of the planner`), h("ul", {}, warnings.map((w) => h("li", {}, w)))) : "",
+    warnings.length ? h("section", { class: "card warnings", "aria-label": "Warnings" }, h("h2", {}, warnings.length === 1 ? "A warning of the planner" : `${warnings.length} warnings of the planner`), h("ul", {}, warnings.map((w) => h("li", {}, w)))) : "",
+    notes.length ? h("details", { class: "card notes" }, h("summary", {}, `${notes.length} ${notes.length === 1 ? "note" : "notes"} of the planner`), h("ul", {}, notes.map((w) => h("li", {}, w)))) : "",
     h("section", { class: "card tabs" }, list, panel),
   );
   open(TABS[tab] ? tab : "report");
+}
+
+// What the import and the search had to say: warnings, and notes that need no answer.
+function remarks(found, job) {
+  const lines = job.summary.messages || [];
+  const said = (kind) => lines.filter((line) => line.startsWith(`${kind}: `)).map((line) => line.slice(kind.length + 2));
+  const without = found.operators_replicated_for_want_of_a_rule || [];
+  const warnings = [...(found.warnings || []), ...said("warning"), ...(without.length ? [`no rule splits operators of type ${without.join(", ")}: every device computes them whole`] : [])];
+  const others = lines.filter((line) => !/^(warning|note): /.test(line));
+  return [[...new Set(warnings)], [...new Set([...said("note"), ...others])]];
 }
 
 function figures(d) {

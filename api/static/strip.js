@@ -19,6 +19,15 @@ export function strip(data) {
   return flat(model(data));
 }
 
+// Whether there is a graph with an operator in it: texts and other files may have the frame of a message by chance.
+export function holdsGraph(data) {
+  for (const [number, , inner] of fields(data)) {
+    if (number !== 7 || !inner) continue;
+    for (const [within, , node] of fields(inner)) if (within === 1 && node) for (const [named] of fields(node)) if (named === 4) return true;
+  }
+  return false;
+}
+
 const text = (bytes) => new TextDecoder().decode(bytes);
 
 function* fields(view) {

@@ -7,11 +7,13 @@ from typing import Any
 
 from planner.planning.document import PlanDocument
 from planner.report.colours import SPLITS
+from planner.report.held import held_by_stage, held_over_time
 from planner.report.interleaved import interleaved
 from planner.report.notes import notes
 from planner.report.timeline import pipeline_run
+from planner.report.traffic import traffic
 from planner.report.view import View, view
-from planner.report.words import MEMORY_NAMES, PART_NAMES, move_text
+from planner.report.words import MEMORY_NAMES, PART_NAMES, STEP_NAMES, move_text
 
 __all__ = ["SCHEMA", "document_of", "report_document"]
 
@@ -40,6 +42,9 @@ def document_of(v: View) -> dict[str, Any]:
         "verification": plan.verification,
         "search": {"version": plan.search.version, "status": plan.search.status, "solver": plan.search.solver},
         "timed": v.costs.timed,
+        "step": [
+            {"part": part, "label": STEP_NAMES.get(part, part), "seconds": s} for part, s in cost.step_parts_s.items()
+        ],
         "time": [
             {
                 "part": part,
@@ -66,6 +71,8 @@ def document_of(v: View) -> dict[str, Any]:
         "groups": _groups(v),
         "stages": [s.model_dump() | {"stage": k} for k, s in enumerate(plan.stages)],
         "pipeline": _pipeline(plan),
+        "held": {"step": held_over_time(plan, v.costs), "stages": held_by_stage(plan, pipeline_run(plan))},
+        "traffic": traffic(plan),
         "candidates": [c.model_dump() for c in plan.search.candidates],
         "pins": [p.model_dump() for p in plan.pins],
         "notes": notes(plan, v.costs),

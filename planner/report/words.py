@@ -7,7 +7,16 @@ from typing import Final
 from planner.planning.document import RedistributionDocument, StepDocument
 from planner.terminal import plain
 
-__all__ = ["MEMORY_NAMES", "PART_NAMES", "memory_text", "move_text", "printable", "step_text", "time_text"]
+__all__ = [
+    "MEMORY_NAMES",
+    "PART_NAMES",
+    "STEP_NAMES",
+    "memory_text",
+    "move_text",
+    "printable",
+    "step_text",
+    "time_text",
+]
 
 # Parts of the objective → what people call them.
 PART_NAMES: Final = {
@@ -19,6 +28,14 @@ PART_NAMES: Final = {
     "parameters": "parameters gathered",
     "parameter_gradients": "gradients synchronised",
     "optimizer": "optimizer",
+}
+# Parts of the step.
+STEP_NAMES: Final = {
+    "compute": "computing",
+    "collectives": "collectives not hidden",
+    "host": "waiting for the host",
+    "optimizer": "optimizer",
+    "outside": "outside the model",
 }
 MEMORY_NAMES: Final = {
     "weights": "weights",

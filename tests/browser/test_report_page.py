@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -110,13 +111,14 @@ def test_every_text_of_a_box_is_within_it(shown: Open) -> None:
 def test_the_totals_shown_are_those_of_the_plan(shown: Open) -> None:
     plan = made("megatron")
     tiles = shown(plan).locator(".tile .exact").all_inner_texts()
-    assert [float(t.removesuffix(" s")) for t in tiles[:3]] == [
-        plan.cost.step_time_s,
-        plan.cost.objective_s,
-        plan.cost.objective_lower_bound_s,
+    cost = plan.cost
+    assert [float(tiles[k].removesuffix(" s")) for k in (0, 1, 4)] == [
+        cost.step_time_s,
+        cost.step_time_lower_bound_s,
+        cost.objective_s,
     ]
-    assert float(tiles[3]) == plan.cost.gap
-    assert int(tiles[4].removesuffix(" bytes").replace(",", "")) == plan.cost.peak_memory_bytes
+    assert float(tiles[2]) == cost.gap
+    assert int(tiles[3].removesuffix(" bytes").replace(",", "")) == cost.peak_memory_bytes
 
 
 def test_search_reveals_an_operator_and_its_parameter_lies_on_the_ranks_as_planned(shown: Open) -> None:
@@ -135,7 +137,7 @@ def test_search_reveals_an_operator_and_its_parameter_lies_on_the_ranks_as_plann
         for shard in shards(parameter.stored.layout(), parameter.shape, plan.mesh)
         for rank in shard.ranks
     }
-    labels = page.locator(".rank").evaluate_all("(all) => all.map((c) => c.getAttribute('aria-label'))")
+    labels = page.locator(".panel .rank").evaluate_all("(all) => all.map((c) => c.getAttribute('aria-label'))")
     assert [label.partition(" holds ")[2] for label in labels] == [f"[{expected[r]}]" for r in range(plan.devices)]
 
 
@@ -149,19 +151,120 @@ def test_a_tensor_on_very_many_ranks_is_drawn_in_part(shown: Open) -> None:
     page.get_by_role("combobox", name="find an operator").fill(name)
     page.keyboard.press("Enter")
     page.locator(".panel td").get_by_role("button", name=name, exact=True).first.click()
-    assert page.locator(".rank").count() == 4096
+    assert page.locator(".panel .rank").count() == 4096
     assert "1,048,576 ranks" in page.locator(".panel").inner_text()
 
 
 def test_keys_open_boxes_and_move_between_them(shown: Open) -> None:
     page = shown(made("megatron"))
-    page.locator(".box.pile").first.focus()
+    page.locator(".box.module:not(.open)").first.focus()
     before = page.locator(".box").count()
     page.keyboard.press("Enter")
-    assert page.locator(".box").count() == before + 2
-    assert page.evaluate("document.activeElement.classList.contains('pile')")
+    assert page.locator(".box").count() > before
+    name = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert name.startswith("module")
     page.keyboard.press("ArrowDown")
-    assert not page.evaluate("document.activeElement.classList.contains('pile')")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") != name
+
+
+def test_the_graph_opens_whole(shown: Open) -> None:
+    for kind in ("megatron", "images"):
+        page = shown(made(kind))
+        beyond = page.evaluate(
+            "(() => { const p = document.querySelector('.paper');"
+            " return [p.scrollWidth - p.clientWidth, p.scrollHeight - p.clientHeight]; })()"
+        )
+        assert beyond == [0, 0]
+        assert "…" not in "".join(page.locator(".graph text").all_text_contents())
+
+
+def test_an_address_opens_an_operator_and_what_is_chosen_has_one(shown: Open) -> None:
+    page = shown(made("megatron"))
+    page.evaluate("location.hash = '#op=' + encodeURIComponent('transformer.h.1.mlp.c_proj.matmul')")
+    page.wait_for_selector(".box.operator.chosen")
+    assert "transformer.h.1.mlp.c_proj.matmul" in page.locator(".panel header").inner_text()
+    page.locator(".box.operator", has_text="SoftmaxCrossEntropyLoss").first.click()
+    chosen = page.locator(".panel header p.quiet").inner_text()
+    assert page.evaluate("decodeURIComponent(location.hash)") == f"#op={chosen}"
+    assert page.get_by_role("link", name="link to this operator").get_attribute("href").startswith("#op=")
+    page.evaluate("location.hash = '#op=%zz'")
+    page.evaluate("location.hash = '#op=no-such-operator'")
+
+
+def test_colours_show_time_and_memory(shown: Open) -> None:
+    page = shown(made("megatron"))
+    page.get_by_role("combobox", name="colour by", exact=True).select_option("time")
+    assert page.locator(".box.heat").count() > 3
+    assert page.locator(".box .swatch").count() == 0
+    page.get_by_role("combobox", name="colour by", exact=True).select_option("memory")
+    assert "iB" in page.locator(".box.operator", has_text="MatMul").first.text_content()
+    page.get_by_role("combobox", name="colour by", exact=True).select_option("split")
+    assert page.locator(".box .swatch").count() > 3
+
+
+def test_a_rank_of_the_cluster_says_where_it_is_and_what_it_sends(shown: Open) -> None:
+    plan = made("pipeline").model_copy(deep=True)
+    plan.cluster.devices_per_server = 2
+    page = shown(plan)
+    assert page.locator("#cluster .server").count() == 2
+    page.locator("#cluster .rank").nth(3).click()
+    said = page.locator("#cluster .rank-said").inner_text()
+    assert "Rank 3" in said
+    assert "1, device 1 of it" in said
+    assert "1 of 2" in said
+    assert page.locator("#cluster td", has_text="to another stage").count() >= 2
+
+
+def test_memory_over_the_step_is_read_at_a_point(shown: Open) -> None:
+    page = shown(made("data"))
+    picture = page.locator("#held canvas")
+    picture.scroll_into_view_if_needed()
+    box = picture.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+    assert page.locator("#held .held-tip").inner_text().startswith("After ")
+    assert "activations" in page.locator("#held .held-tip").inner_text()
+
+
+@pytest.mark.parametrize("kind", ["SVG", "PNG"])
+def test_the_graph_is_saved_as_a_picture(kind: str, shown: Open) -> None:
+    page = shown(made("hostile"))
+    with page.expect_download() as download:
+        page.get_by_role("button", name=f"as {kind}").click()
+    data = Path(download.value.path()).read_bytes()
+    if kind == "PNG":
+        assert data[:8] == b"\x89PNG\r\n\x1a\n"
+        assert len(data) > 10_000
+        return
+    root = ElementTree.fromstring(data)
+    texts = [e.text or "" for e in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert any("MatMul" in t for t in texts)
+    assert b"var(" not in data
+    assert b"<script" not in data
+
+
+def test_the_wheel_zooms_a_graph_that_was_clicked_and_scrolls_the_page_else(shown: Open) -> None:
+    page = shown(made("megatron"))
+    page.locator("#graph").scroll_into_view_if_needed()
+    width = "+document.querySelector('svg.graph').getAttribute('width')"
+    before = page.evaluate(width)
+    page.locator(".paper").hover()
+    page.mouse.wheel(0, -200)
+    page.wait_for_timeout(200)
+    assert page.evaluate(width) == before
+    page.locator(".paper").click(position={"x": 5, "y": 5})
+    page.locator(".paper").hover()
+    page.mouse.wheel(0, -200)
+    page.wait_for_function(f"{width} > {before}")
+    assert page.locator("canvas.map").is_visible()
+
+
+def test_the_graph_fills_the_screen_and_comes_back(shown: Open) -> None:
+    page = shown(made("megatron"))
+    page.get_by_role("button", name="show the graph on the whole screen").click()
+    page.wait_for_selector("section.full")
+    assert page.locator(".paper").bounding_box()["height"] > 600
+    page.get_by_role("button", name="show the graph on the whole screen").click()
+    page.wait_for_selector("section#graph:not(.full)")
 
 
 def test_a_redistribution_tells_its_steps(shown: Open) -> None:

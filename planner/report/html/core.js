@@ -33,7 +33,7 @@ function seconds(x) {
 
 function bytes(x) {
   const a = Math.abs(x);
-  for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) if (a >= size) return `${four(x / size)} ${unit}`;
+  for (const [unit, size] of [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) if (a >= size) return `${four(x / size)} ${unit}`;
   return `${x} B`;
 }
 
@@ -70,6 +70,21 @@ function fit(text, width, font) {
   shortened.set(key, out);
   return out;
 }
+/** How wide a text is, in CSS pixels. */
+function widthOf(text, font) {
+  const key = `${font}|${text}`;
+  if (!widths.has(key)) { pen.font = font; widths.set(key, pen.measureText(text).width); }
+  return widths.get(key);
+}
+const widths = new Map();
+/** Parts with dots between them, as many as the width has room for: no part is cut, and those left out are counted. */
+function fitList(parts, width, font) {
+  for (let n = parts.length; n > 0; n--) {
+    const text = parts.slice(0, n).join(" · ") + (n < parts.length ? ` · and ${parts.length - n} more` : "");
+    if (n === 1 || widthOf(text, font) <= width) return n === 1 ? fit(text, width, font) : text;
+  }
+  return "";
+}
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif";
 
 /** The data of the page, decompressed. */
@@ -101,7 +116,7 @@ function table(columns, rows, caption) {
   return h("div", { class: "scroll", tabindex: "0" },
     h("table", null,
       caption && h("caption", null, caption),
-      h("thead", null, h("tr", null, columns.map(([title, name]) => h("th", { scope: "col", class: name }, title)))),
+      h("thead", null, h("tr", null, columns.map(([title, name]) => (title ? h("th", { scope: "col", class: name }, title) : h("td", { class: name }))))),
       h("tbody", null, rows.map((row) => h("tr", null, row.map((v, i) => cell(v, columns[i][1])))))));
 }
 

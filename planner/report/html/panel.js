@@ -1,16 +1,17 @@
 // What is known of one operator, tensor, group or set of redistributions.
 
 class Panel {
-  /** go(operator): shows an operator in the graph. */
-  constructor(plan, go) {
-    Object.assign(this, { plan, go });
+  /** go(operator): shows an operator in the graph; address(operator): where the page shows it, if it has such places. */
+  constructor(plan, go, address = () => null) {
+    Object.assign(this, { plan, go, address });
     this.body = h("div", { class: "panel-body" });
     this.element = h("aside", { class: "panel", "aria-label": "details", "aria-live": "polite" }, this.body);
     this.empty();
   }
   empty() {
     this.body.replaceChildren(h("p", { class: "quiet" }, "Choose a box, a redistribution or a row of a table: what it does, costs and holds is shown here."),
-      h("ul", { class: "quiet hints" }, h("li", null, "A click opens a box; − closes it."), h("li", null, "Arrow keys move between boxes, Enter opens."), h("li", null, "Ctrl and the wheel zoom; dragging moves.")));
+      h("ul", { class: "quiet hints" }, h("li", null, "A click opens a box; − closes it."), h("li", null, "Arrow keys move between boxes, Enter opens."), h("li", null, "The wheel zooms once the graph was clicked, and with Ctrl always; dragging moves.")),
+      h("h3", null, "The whole model"), ...this.group(this.plan.nodes[this.plan.root]).slice(1));
   }
   show(what) {
     const { plan } = this;
@@ -36,7 +37,7 @@ class Panel {
   }
   operator(o) {
     const { plan } = this;
-    const out = [this.head(`operator${o.stage || plan.report.stages.length > 1 ? ` of stage ${o.stage}` : ""}`, o.type.split("::").pop(), h("p", { class: "quiet" }, this.name(o.name)))];
+    const out = [this.head(`operator${o.stage || plan.report.stages.length > 1 ? ` of stage ${o.stage}` : ""}`, o.type.split("::").pop(), h("p", { class: "quiet" }, this.name(o.name)), this.address(o.i) && h("p", null, h("a", { href: this.address(o.i) }, "link to this operator")))];
     out.push(this.facts([
       o.type.includes("::") && ["type", this.name(o.type)],
       o.module && ["module", this.name(o.module)],

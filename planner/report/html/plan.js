@@ -1,5 +1,8 @@
 // What the page knows of one plan.  Rows are as planner/report/html/data.py writes them.
 
+// Bytes of what no precision changes: whole numbers and truth values.
+const WIDTHS = { int64: 8, uint64: 8, int32: 4, uint32: 4, int16: 2, uint16: 2, int8: 1, uint8: 1, bool: 1 };
+
 class Plan {
   constructor(data) {
     this.data = data;
@@ -11,7 +14,7 @@ class Plan {
       inputs: r[7], operands: r[8], outputs: r[9], results: r[10],
       inner: r[11].map(([kind, axes, size, backward, n]) => ({ kind, axes, bytes: size, backward: !!backward, count: n })),
       runs: r[12].map(([phase, begin, units, inside]) => ({ phase, begin, units, inside })),
-      moves: [], waits: data.waits[i] || [], parameters: [],
+      moves: [], waits: data.waits[i] || [], parameters: [], weights: [],
     }));
     this.moves = data.moves.map((r, i) => ({
       i, tensor: r[0], gradient: !!r[1], reader: r[2], source: r[3], target: r[4],
@@ -40,6 +43,7 @@ class Plan {
       t.shape = t.shape || p.shape;
       if (t.layout < 0) t.layout = p.stored;
       if (p.owner >= 0) this.operators[p.owner].parameters.push(p);
+      if (t.readers.length) this.operators[t.readers[0][0]].weights.push(p);
     }
     this.nodes = data.operators.map((r, i) => ({ i, kind: "operator", title: r[1].split("::").pop(), detail: data.details[i], parent: data.parents[i], children: [], alike: 0, operators: [i] }));
     data.nodes.forEach(([kind, title, detail, parent, children, alike], k) =>
@@ -80,15 +84,36 @@ class Plan {
     };
   }
   /** "x batch · y columns"; `short` leaves out axes over which nothing is split. */
-  splitText(letters, short) {
+  splitText(letters, short) { return this.splitList(letters, short).join(" · "); }
+  splitList(letters, short) {
     const all = [...letters].map((l, k) => [l, `${this.axes[k].name} ${this.splits.get(l).name}`]);
     const said = short ? all.filter(([l]) => l !== "r") : all;
-    return said.length ? said.map(([, text]) => text).join(" · ") : "replicated";
+    return said.length ? said.map(([, text]) => text) : ["replicated"];
+  }
+  /** Bytes of a tensor on one device in a layout, in the precision of the plan; 0 where the shape is not known. */
+  localBytes(t, layoutNumber) {
+    const x = this.tensors[t];
+    if (!x.shape || layoutNumber < 0) return 0;
+    const size = (names) => names.reduce((n, name) => n * this.axes.find((a) => a.name === name).size, 1);
+    const split = this.parsed(layoutNumber).dims.reduce((n, names) => n * size(names), 1);
+    const wide = WIDTHS[x.dtype] || (this.report.schedule.precision === "fp32" ? 4 : 2);
+    return (x.shape.reduce((n, d) => n * d, 1) * wide) / split;
+  }
+  /** Bytes that a device holds of the results and weights of a node's operators, one after the other. */
+  held(node) {
+    if (!this.heldOf) this.heldOf = this.operators.map((o) =>
+      o.outputs.reduce((sum, t, k) => sum + (t < 0 ? 0 : this.localBytes(t, o.results[k] ?? -1)), 0) + o.weights.reduce((sum, p) => sum + this.localBytes(p.tensor, p.stored), 0));
+    if (node.held === undefined) node.held = Math.round(node.operators.reduce((sum, i) => sum + this.heldOf[i], 0));
+    return node.held;
   }
   moveText(m) { return m.steps.map((t) => t.kind.replaceAll("_", "-") + (t.axes.length ? ` over ${t.axes.join(".")}` : "")).join(", ") || "nothing moved"; }
   moveBytes(m) { return m.steps.reduce((a, t) => a + t.bytes, 0); }
   /** Letters and shares of what a node's operators do on one mesh axis, by time where there is any. */
   mixture(node, axis) {
+    node.mixtures ||= [];
+    return (node.mixtures[axis] ||= this.mixed(node, axis)).slice();
+  }
+  mixed(node, axis) {
     const sums = new Map();
     const timed = node.units > 0;
     for (const i of node.operators) {

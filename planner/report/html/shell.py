@@ -18,9 +18,22 @@ from typing import Any, Final
 __all__ = ["COMMON", "CONTENT_POLICY", "KINDS", "SCRIPT_HASHES", "STYLE_HASHES", "embedded", "page"]
 
 _HERE = Path(__file__).parent
-COMMON: Final = ("core.js", "plan.js", "bars.js", "mesh.js", "timeline.js", "panel.js", "graph.js")
+COMMON: Final = (
+    "core.js",
+    "plan.js",
+    "bars.js",
+    "mesh.js",
+    "timeline.js",
+    "panel.js",
+    "place.js",
+    "boxes.js",
+    "graph.js",
+)
 # Kind of page → the scripts that it has besides.  A kind's page is built by the last of them.
-KINDS: Final[Mapping[str, tuple[str, ...]]] = {"report": ("report.js",), "diff": ("summary.js", "diff.js")}
+KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "report": ("viewer.js", "held.js", "cluster.js", "report.js"),
+    "diff": ("summary.js", "diff.js"),
+}
 
 
 def _script(kind: str) -> str:

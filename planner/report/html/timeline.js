@@ -1,9 +1,13 @@
 // Events over time on a canvas: wheel with Ctrl, + and - zoom; drag and arrows move; a click chooses.
 
+const labelOf = (e) => (typeof e.label === "function" ? e.label() : e.label);
+
 class Timeline {
-  /** lanes: [{name, events: [{begin, end, kind, label, id}]}], times in seconds, events in order. */
-  constructor(lanes, end, choose) {
+  /** lanes: [{name, events: [{begin, end, kind, label, id}]}], labels also as functions, times in seconds, events in order; `note`: said below the name. */
+  constructor(lanes, end, choose, waits) {
     this.lanes = lanes;
+    this.waits = waits; // between events nothing runs: that is a bubble
+
     this.end = end || 1;
     this.from = 0;
     this.to = this.end;
@@ -36,7 +40,7 @@ class Timeline {
       }
       const found = this.at(e);
       this.canvas.classList.toggle("over", !!(found && found.id !== undefined));
-      if (found) this.tip.textContent = `${found.label}: ${seconds(found.end - found.begin)}, from ${seconds(found.begin)}`;
+      if (found) this.tip.textContent = `${labelOf(found)}: ${seconds(found.end - found.begin)}, from ${seconds(found.begin)}`;
     });
     this.canvas.addEventListener("click", (e) => {
       const found = this.at(e);
@@ -59,9 +63,9 @@ class Timeline {
   key() {
     const words = { "k-compute_forward": "forward", "k-recompute": "run again", "k-compute_backward": "backward", "k-weight_gradients": "gradients of weights", "k-inside_operators": "collectives inside operators", "k-activations": "activations moved", "k-activation_gradients": "their gradients", "k-parameters": "parameters gathered", "k-parameter_gradients": "gradients synchronised", "k-optimizer": "optimizer, and what happens once a step" };
     const found = new Set(this.lanes.flatMap((l) => l.events.flatMap((e) => (e.inside ? [e.kind, "k-inside_operators"] : [e.kind]))));
-    return h("ul", { class: "legend" }, Object.entries(words).filter(([k]) => found.has(k)).map(([k, word]) => h("li", null, h("span", { class: `key ${k}`, "aria-hidden": "true" }), word)));
+    return h("ul", { class: "legend" }, this.waits && h("li", null, h("span", { class: "key k-bubble", "aria-hidden": "true" }), "waiting (bubble)"), Object.entries(words).filter(([k]) => found.has(k)).map(([k, word]) => h("li", null, h("span", { class: `key ${k}`, "aria-hidden": "true" }), word)));
   }
-  get left() { return 118; }
+  get left() { return this.lanes.some((l) => l.note) ? 142 : 118; }
   part(e) { return Math.max(0, (e.offsetX - this.left) / (this.canvas.clientWidth - this.left)); }
   show(from, to) { this.from = Math.max(0, from); this.to = Math.min(this.end, to); this.draw(); }
   zoom(factor, at) {
@@ -115,6 +119,8 @@ class Timeline {
       const y = 22 + k * this.row;
       c.fillStyle = this.colour("text");
       c.fillText(fit(lane.name, this.left - 10, `11px ${FONT}`), 2, y + this.row / 2);
+      if (lane.note) { c.textAlign = "right"; c.fillStyle = this.colour("quiet"); c.fillText(lane.note, this.left - 8, y + this.row / 2); c.textAlign = "left"; }
+      if (this.waits) { c.fillStyle = this.colour("k-bubble"); c.fillRect(Math.max(this.left, x(0)), y + 3, Math.min(width, x(this.end)) - Math.max(this.left, x(0)), this.row - 6); }
       c.save();
       c.beginPath();
       c.rect(this.left, y, width - this.left, this.row);
@@ -130,10 +136,11 @@ class Timeline {
         const edge = b - a > 4 ? 1 : 0;
         c.fillRect(a, y + 3, b - a - edge, this.row - 6);
         if (e.inside) { c.fillStyle = this.colour("k-inside_operators"); c.fillRect(Math.max(a, b - e.inside * per), y + 3, Math.min(b - a, e.inside * per) - edge, this.row - 6); }
-        if (b - a > 26) {
+        if (b - a > 12) {
           c.fillStyle = this.colour(`on-${e.kind}`) === "#888" ? "#fff" : this.colour(`on-${e.kind}`);
           const from = Math.max(a, this.left);
-          c.fillText(fit(e.short || e.label, Math.min(b, width) - from - 8, `11px ${FONT}`), from + 4, y + this.row / 2);
+          const said = e.short || labelOf(e); // all of it or nothing
+          if (widthOf(said, `11px ${FONT}`) <= Math.min(b, width) - from - 8) c.fillText(said, from + 4, y + this.row / 2);
         }
       }
       c.restore();
