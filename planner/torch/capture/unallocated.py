@@ -8,6 +8,7 @@ that have numbers on one device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,14 +17,31 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 __all__ = ["has_numbers", "stood_in", "without_weights"]
+
+_UNFILLED = frozenset({torch.empty, torch.rand, torch.randn})
+_LARGE = 1 << 24  # elements; 64 MiB in single precision
 
 
 def has_numbers(value: Any) -> bool:
     """Whether a tensor holds numbers, and not just a shape and a type."""
     return isinstance(value, Tensor) and not value.is_meta and not isinstance(value, FakeTensor)
+
+
+class _Unfilled(TorchFunctionMode):
+    """Large tensors that are drawn or left unfilled are made on the meta device: they are to be weights, which some
+    machine may not have the memory for even one at a time.  Tables are computed from numbers and stay."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _UNFILLED and kwargs.get("device") is None and kwargs.get("out") is None:
+            size = kwargs.get("size", args[0] if len(args) == 1 and not isinstance(args[0], int) else args)
+            if all(isinstance(n, int) for n in size) and math.prod(size) >= _LARGE:
+                kwargs = {**kwargs, "device": "meta"}
+        return func(*args, **kwargs)
 
 
 @contextmanager
@@ -43,7 +61,8 @@ def without_weights() -> Iterator[None]:
 
     setattr(nn.Module, "register_parameter", registered)  # noqa: B010  a method, for a while
     try:
-        yield
+        with _Unfilled():
+            yield
     finally:
         setattr(nn.Module, "register_parameter", register)  # noqa: B010
 

@@ -71,7 +71,7 @@ def exported_by_torch(
         ) from error
     assert exported is not None
     model = _without_data(exported.model)
-    _rename(model, names)
+    _rename(model, module, names)
     _name_dimensions(model, dynamic or {})
     _state(model, module)
     return bytes(model.SerializeToString(deterministic=True))
@@ -115,11 +115,14 @@ def _without_data(model: Any) -> onnx.ModelProto:
     return found
 
 
-def _rename(model: onnx.ModelProto, inputs: Sequence[str]) -> None:
-    """Names of the module for its parameters, and of its arguments for inputs."""
+def _rename(model: onnx.ModelProto, module: nn.Module, inputs: Sequence[str]) -> None:
+    """Names of the module for its parameters, the first of those that are tied, and of its arguments for inputs."""
     graph = model.graph
     taken = {o for n in graph.node for o in n.output}
-    names = {t.name: t.name.removeprefix(_STEP) for t in graph.initializer if t.name.startswith(_STEP)}
+    every = dict(module.named_parameters(remove_duplicate=False))
+    first = {id(p): n for n, p in reversed(every.items())}
+    own = {t.name: t.name.removeprefix(_STEP) for t in graph.initializer if t.name.startswith(_STEP)}
+    names = {old: first[id(every[new])] if new in every else new for old, new in own.items()}
     names |= dict(zip((v.name for v in graph.input), inputs, strict=True)) if len(graph.input) == len(inputs) else {}
     names = {old: new for old, new in names.items() if old != new and new not in taken}
     for stored in (graph.initializer, graph.input, graph.value_info, graph.output):
