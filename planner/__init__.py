@@ -30,6 +30,8 @@ from planner.errors import (
 from planner.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from planner.ir import Graph
     from planner.library.building import build, load
     from planner.library.comparing import Diff
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from planner.library.table import Table
     from planner.library.verifying import Verification
     from planner.requests.cancel import Cancellation
+
+    capture: Callable[..., Model]  # of `planner.torch`, which stands above the packages that import this one
 
 # Read when ONNX Runtime is imported, which then sends nothing home.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -74,6 +78,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "build",
+    "capture",
     "diff",
     "emit",
     "evaluate",
@@ -103,6 +108,7 @@ _HOME: Final = {
     "Table": "planner.library.table",
     "Verification": "planner.library.verifying",
     "build": "planner.library.building",
+    "capture": "planner.torch.graphs",
     "diff": "planner.library.functions",
     "emit": "planner.library.functions",
     "evaluate": "planner.library.evaluating",

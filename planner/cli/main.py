@@ -67,8 +67,9 @@ COMMANDS = {
     "solve": ("planner.cli.commands.solve", "solve a saved problem and prove how good the answer is"),
 }
 
-# Of the commands that api offers; other packages' say whose they are.
+# Of the commands that api and torch offer; other packages' say whose they are.
 _OFFERED = {
+    "export": "write a PyTorch module, or a configuration of Hugging Face, as an ONNX file without weights",
     "serve": "answer requests for plans over HTTP, and show a web page",
     "worker": "compute the jobs of a service, beside `planner serve`",
     "store": "check, back up, migrate and copy what a service keeps",

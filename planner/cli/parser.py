@@ -28,7 +28,6 @@ _WORDS: Final[Mapping[str, str]] = {
     "check-plan": "verify",
     "price": "evaluate",
     "estimate": "evaluate",
-    "export": "emit",
     "convert": "emit",
     "import": "read",
     "show": "report",

@@ -54,7 +54,7 @@ the package is imported from: `from planner.search.control import Control`.
 """
 
 _FUNCTIONS: Final = (
-    *("load", "build", "search", "evaluate", "verify", "emit", "read", "report", "diff", "explain"),
+    *("load", "build", "capture", "search", "evaluate", "verify", "emit", "read", "report", "diff", "explain"),
     *("load_plan", "machines"),
 )
 _VALUES: Final = (
@@ -90,8 +90,9 @@ def _signature(name: str, function: Any) -> str:
         if p.kind is p.KEYWORD_ONLY and not starred:
             shown.append("*")
             starred = True
-        if p.kind is p.VAR_KEYWORD:
-            shown.append(f"**{p.name}")
+        if p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
+            starred = True
+            shown.append(f"**{p.name}" if p.kind is p.VAR_KEYWORD else f"*{p.name}")
         else:
             shown.append(p.name if p.default is p.empty else f"{p.name}={p.default!r}")
     return "\n".join(textwrap.wrap(f"planner.{name}({', '.join(shown)})", 110, subsequent_indent="    "))

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from planner import errors
+from planner.frontends.file.foreign import HEAD_BYTES, of_content, of_folder, of_missing, of_name
 from planner.ir import Graph
 from planner.processes import die_with
 from planner.status import show_progress
@@ -98,7 +99,13 @@ def _load(
         from planner.frontends.file.strip import strip_model
 
         data = content()
-        graph = importer.import_bytes(data, name=Path(file).stem, bind=bind, batch=batch)
+        try:
+            graph = importer.import_bytes(data, name=Path(file).stem, bind=bind, batch=batch)
+        except errors.InputError as error:
+            other = of_name(Path(file))
+            if other is None:
+                raise
+            raise errors.InputError(f"{file}: no ONNX model; a file with this ending {other}") from error
         return graph, strip_model(data, file) if keep else b""
 
     show_progress(f"reading {Path(file).name}")
@@ -249,8 +256,12 @@ def _read(file: Path) -> bytes:
         if not file.is_file():
             raise errors.InputError(
                 f"{file}: expected a file with an ONNX model, found a directory or device. "
-                "Give the path of an ONNX model."
+                f"{of_folder(file) or 'Give the path of an ONNX model.'}"
             )
+        with file.open("rb") as opened:
+            other = of_content(file, opened.read(HEAD_BYTES))
+        if other is not None:
+            raise errors.InputError(f"{file}: {other}")
         if size > MAX_FILE_BYTES:
             raise errors.InputError(
                 f"{file}: {size} bytes, but protobuf holds at most 2 GiB. Save the weights as external data; "
@@ -258,6 +269,7 @@ def _read(file: Path) -> bytes:
             )
         return file.read_bytes()
     except FileNotFoundError:
-        raise errors.InputError(f"{file}: no such file. Give the path of an ONNX model.") from None
+        instead = of_missing(file) or "Give the path of an ONNX model."
+        raise errors.InputError(f"{file}: no such file. {instead}") from None
     except OSError as error:
         raise errors.InputError(f"{file}: cannot be read: {error.strerror}.") from None

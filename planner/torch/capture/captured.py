@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import operator
 from collections.abc import Mapping, Sequence
@@ -20,14 +19,24 @@ from planner.errors import InputError
 from planner.ir import Graph
 from planner.torch.capture.exported import Loss, exported_step
 from planner.torch.capture.known import computed, once
+from planner.torch.capture.names import input_names, module_path
 from planner.torch.capture.registry import translator
+from planner.torch.capture.unallocated import has_numbers
 from planner.torch.capture.writer import Value, Writer
 
-__all__ = ["BufferUpdate", "Capture", "capture"]
+__all__ = ["BufferUpdate", "Capture", "NoTranslationError", "capture"]
 
-_STEP, _MODULE = "module.", "module"
+_STEP = "module."
 _OF_MEMORY = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "copy"})
 _SKIPPED = frozenset({"_assert_tensor_metadata.default", "_assert_async.msg", "_assert_scalar.default"})
+
+
+class NoTranslationError(InputError):
+    """An `operator` of ATen that no translator knows, or not with these arguments."""
+
+    def __init__(self, message: str, operator: str) -> None:
+        super().__init__(message)
+        self.operator = operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +132,7 @@ class _Walk:
         self.module, self.program, self.given = module, program, given
         self.writer = Writer(type(module).__name__)
         self.structure = pytree.tree_structure(given)
-        self.fed = _names(module, given)
+        self.fed = input_names(module, given)
         self.values: dict[Node, Any] = {}
         self.buffers: dict[str, Value] = {}
         self.parameters: dict[str, bool] = {}
@@ -160,7 +169,7 @@ class _Walk:
         if spec.kind is InputKind.BUFFER:
             name = spec.target.removeprefix(_STEP)
             held = self.program.state_dict.get(spec.target, self.program.constants.get(spec.target))
-            if spec.target not in mutated and isinstance(held, Tensor) and not held.is_meta:
+            if spec.target not in mutated and has_numbers(held):
                 return self._held(held)
             count = spec.target in mutated and not like.is_floating_point()
             value = Value(name, tuple(like.shape), like.dtype) if count else self.writer.parameter(name, like)
@@ -202,18 +211,22 @@ class _Walk:
             return
         write = translator(node.target)
         w = self.writer
-        w.path, w.results, w.operator = _module(node), results, name
+        w.path, w.results, w.operator = module_path(node), results, name
         w.base = self._base(w.path, name.partition(".")[0].strip("_"))
         if self._counts(node, arguments):
             self.values[node] = Value("", (), torch.int64)
             return
         if write is None:
-            raise InputError(
+            raise NoTranslationError(
                 f"{type(self.module).__name__}{f', module {w.path}' if w.path else ''}: the operator {node.target} has "
-                "no translation into the planner's operators; register one with planner.torch.capture.aten"
+                "no translation into the planner's operators; register one with planner.torch.capture.aten",
+                str(node.target),
             )
         said = {k: v for k, v in keywords.items() if k not in _OF_MEMORY}
-        self.values[node] = write(w, *arguments, **said)
+        try:
+            self.values[node] = write(w, *arguments, **said)
+        except InputError as error:
+            raise NoTranslationError(str(error), str(node.target)) from error
 
     def _known(
         self, node: Node, arguments: Any, keywords: Any, results: tuple[Tensor, ...]
@@ -317,30 +330,3 @@ class _Walk:
         if made is not None and made.op_type == "BatchNormalization":
             momentum = 1.0 - next(a.f for a in made.attribute if a.name == "momentum")
         return BufferUpdate(name, value.name, counted=self.writer.counted.get(value.name, ""), momentum=momentum)
-
-
-def _names(module: nn.Module, given: Any) -> Any:
-    """Names of the tensors that are fed: those of the module's own arguments, and `target`."""
-    try:
-        arguments = list(inspect.signature(module.forward).parameters)
-    except (TypeError, ValueError):
-        arguments = []
-    for path, leaf in pytree.tree_flatten_with_path(given)[0]:
-        if not isinstance(leaf, Tensor):
-            continue
-        places: list[Any] = [getattr(k, "idx", getattr(k, "key", None)) for k in path]
-        kind, *rest = places
-        if kind == 0:
-            first = arguments[rest[0]] if rest[0] < len(arguments) else f"input_{rest[0]}"
-        elif kind == 1:
-            first = str(rest[0])
-        else:
-            first = "target" if len(given[2]) == 1 else f"target_{rest[0]}"
-        yield "_".join([first, *map(str, rest[1:])])
-
-
-def _module(node: Node) -> str:
-    """The path of the module that an operator belongs to."""
-    stack = node.meta.get("nn_module_stack") or {}
-    path = next((p for p, _ in reversed(list(stack.values()))), "")
-    return str(path).removeprefix(_MODULE).removeprefix(".")

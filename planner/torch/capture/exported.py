@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
 from planner.errors import InputError
 from planner.torch.capture.registry import is_known
+from planner.torch.capture.unallocated import stood_in
 
 __all__ = ["Loss", "exported_step"]
 
@@ -51,19 +51,28 @@ def loss_of(found: Any) -> Any:
 
 
 def exported_step(
-    module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any], targets: Sequence[Any], loss: Loss | None
+    module: nn.Module,
+    inputs: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    targets: Sequence[Any],
+    loss: Loss | None,
+    *,
+    dynamic_shapes: Any = None,
+    whole: bool = False,
 ) -> ExportedProgram:
-    """The program of one step.  InputError where torch.export cannot follow the module."""
+    """The program of one step, as torch.export has it where it is wanted `whole`, else with operators decomposed that
+    no translator knows; `dynamic_shapes` are those of torch.export.
+
+    InputError where torch.export cannot follow the module.
+    """
     step = _Step(module, loss)
     step.training = module.training
     given = (tuple(inputs), dict(kwargs), tuple(targets))
-    if any(p.is_meta for p in module.parameters()):
-        given = pytree.tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, given)
-    with warnings.catch_warnings(), _grouped_experts(module):
+    with warnings.catch_warnings(), _grouped_experts(module), stood_in(module, given) as taken:
         warnings.simplefilter("ignore")
         try:
-            program = torch.export.export(step, given, strict=False)
-            return program.run_decompositions(_decompositions())
+            program = torch.export.export(step, taken, dynamic_shapes=dynamic_shapes, strict=False)
+            return program if whole else program.run_decompositions(_decompositions())
         except Exception as error:  # whatever the module's own code raises
             raise InputError(
                 f"{type(module).__name__}: torch.export cannot follow it: {_first_lines(error)}\nA module whose flow "

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -101,18 +102,18 @@ class Writer:
         """The name under which the numbers are stored."""
         # As one of its own: a view of one element may have any stride, and passes for contiguous.
         value = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-        key = (name, value.dtype, tuple(value.shape), value.view(-1).view(torch.uint8).numpy().tobytes()) \
-            if value.numel() <= 4096 and value.dtype != torch.bool else None  # fmt: skip
-        if key is not None and key in self._known:
+        raw = value if value.dtype != torch.bfloat16 else value.view(torch.int16)
+        content = raw.numpy().tobytes()
+        # What every layer computes alike, such as rotary tables, is stored once.
+        key = (name, value.dtype, tuple(value.shape), sha256(content).digest())
+        if key in self._known:
             return self._known[key]
         given = self._own(self.unique(name or f"{self.base}.constant"))
         t = TensorProto(name=given, data_type=self.type(value.dtype, given), dims=list(value.shape))
-        raw = value if value.dtype != torch.bfloat16 else value.view(torch.int16)
-        t.raw_data = raw.numpy().tobytes()
+        t.raw_data = content
         self.stored.append(t)
         self.constants[given] = value
-        if key is not None:
-            self._known[key] = given
+        self._known[key] = given
         return given
 
     def integers(self, values: Sequence[int]) -> str:

@@ -208,6 +208,13 @@ def dropped(w: Writer, x: Value, share: float) -> Value:
     return w.op("Dropout", x, ratio, training, shape=x.shape)
 
 
+@aten("bernoulli.p")
+def _bernoulli(w: Writer, x: Value, p: float, generator: Any = None) -> Value:
+    """Ones of which the others are dropped, without what a dropout makes up for them by: stochastic depth draws so."""
+    ones = w.op("Expand", w.scalar(1.0, x.dtype), w.integers(x.shape), shape=x.shape)
+    return ones if p >= 1 else binary(w, "Mul", dropped(w, ones, 1.0 - p), p)
+
+
 @aten("native_dropout.default")
 def _native_dropout(w: Writer, x: Value, p: float, train: bool | None) -> tuple[Value, None]:
     return (dropped(w, x, p) if train is not False and p else x), None
