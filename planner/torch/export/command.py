@@ -82,9 +82,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-dropout", action="store_true", help="drop nothing in training mode either")
     parser.add_argument("--dtype", choices=[d for d in DTYPES if "float" in d], help="type of the weights")
-    parser.add_argument("--batch", type=positive, default=8, metavar="B", help="with --hf: global batch; default: 8")
-    parser.add_argument("--sequence", type=positive, metavar="N", help="with --hf: tokens of a sample; default: 512")
-    parser.add_argument("--architecture", metavar="CLASS", help="with --hf: the class of transformers")
+    parser.add_argument("--batch", type=positive, default=8, metavar="B", help="global batch, with --hf; default: 8")
+    parser.add_argument("--sequence", type=positive, metavar="N", help="tokens of a sample, with --hf; default: 512")
+    parser.add_argument("--architecture", metavar="CLASS", help="class of transformers, with --hf")
     parser.add_argument(
         "--exporter",
         choices=("planner", "onnx"),
