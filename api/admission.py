@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -39,14 +40,21 @@ async def expect_body(request: Request, service: Service, tenant: str, idempoten
 
 
 async def admitted(
-    service: Service, tenant: str, task: Task, upload: Upload, name: str, idempotency: str | None
+    service: Service,
+    tenant: str,
+    task: Task,
+    upload: Upload,
+    name: str,
+    idempotency: str | None,
+    webhook: tuple[str, str] | None = None,
 ) -> JobRecord:
     """The job on a task, whose inputs are blobs from then on.  Errors as of `Store.submit`; Problem."""
     identity = [task.kind, dict(task.inputs), dict(task.options)]
     fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     if idempotency is None and (job := await service.look(service.store.answered, tenant, task)) is not None:
+        await _told(service, job, webhook)
         return job
-    (job,) = await _made(service, tenant, [Submission(task, name, idempotency, fingerprint)], upload)
+    (job,) = await _made(service, tenant, [Submission(task, name, idempotency, fingerprint, webhook)], upload)
     return job
 
 
@@ -58,12 +66,24 @@ async def admitted_together(
         whole = [[s.task.kind, dict(s.task.inputs), dict(s.task.options)] for s in submissions]
         fingerprint = hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
         # No caller's key has a space in it.
-        keyed = [Submission(s.task, s.name, f"{idempotency} {k}", fingerprint) for k, s in enumerate(submissions)]
+        keyed = [
+            replace(s, idempotency=f"{idempotency} {k}", fingerprint=fingerprint) for k, s in enumerate(submissions)
+        ]
         return await _made(service, tenant, keyed, upload)
     known = [await service.look(service.store.answered, tenant, s.task) for s in submissions]
     new = [s for s, job in zip(submissions, known, strict=True) if job is None]
     made = iter(await _made(service, tenant, new, upload) if new else ())
+    for submission, job in zip(submissions, known, strict=True):
+        if job is not None:
+            await _told(service, job, submission.webhook)
     return [next(made) if job is None else job for job in known]
+
+
+async def _told(service: Service, job: JobRecord, webhook: tuple[str, str] | None) -> None:
+    """Who asks again for what was answered before is sent a webhook as well."""
+    if webhook is not None:
+        # In no queue of the tenant's, which may be full: the job is there.
+        await run_in_threadpool(service.store.webhooks.add, job.id, *webhook)
 
 
 async def _made(service: Service, tenant: str, submissions: Sequence[Submission], upload: Upload) -> list[JobRecord]:

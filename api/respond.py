@@ -24,6 +24,7 @@ REVALIDATE: Final = "private, no-cache"  # to be kept, and asked for again each 
 _COMPRESSIBLE: Final = ("application/json", "text/html", "text/plain", "text/css", "text/javascript")
 _WORTHWHILE: Final = 2048  # bytes
 _KEPT_BYTES: Final[Mapping[type, int]] = {Held: 16 * 2**20, Filed: 512 * 2**20}  # of compressed bodies
+_KEPT: Final[Mapping[type, int]] = {Held: 10_000, Filed: 128}  # of them; each file takes a descriptor of the server
 VARY: Final = "Accept-Encoding, Authorization, Cookie"
 
 Load = Callable[[], Awaitable[Content]]
@@ -38,7 +39,7 @@ class Packed:
         self.folder = folder
         self._by_digest: OrderedDict[str, Content] = OrderedDict()
         self._begun: dict[str, asyncio.Task[Content]] = {}
-        self._sizes = dict.fromkeys(_KEPT_BYTES, 0)
+        self._sizes, self._counts = dict.fromkeys(_KEPT_BYTES, 0), dict.fromkeys(_KEPT, 0)
 
     async def of(self, digest: str, load: Load) -> Content:
         """However many ask for it at once, it is made once.  OSError where there is no room for it."""
@@ -55,10 +56,12 @@ class Packed:
         made = await asyncio.to_thread(packed, await load(), self.folder)
         self._by_digest[digest] = made
         self._sizes[type(made)] += made.size
+        self._counts[type(made)] += 1
         for kind, most in _KEPT_BYTES.items():
-            while self._sizes[kind] > most:
+            while self._sizes[kind] > most or self._counts[kind] > _KEPT[kind]:
                 oldest = next(d for d, content in self._by_digest.items() if type(content) is kind)
                 self._sizes[kind] -= self._by_digest.pop(oldest).size
+                self._counts[kind] -= 1
         return made
 
 

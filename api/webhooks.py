@@ -15,7 +15,8 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -35,8 +36,10 @@ TRIES: Final = 10
 FIRST_S: Final = 5.0  # until the second try; four times as long until each further one
 LONGEST_S: Final = 3600.0
 PATIENCE_S: Final = 10.0  # for one answer
-AT_A_TIME: Final = 8
+AT_A_TIME: Final = 64
+EACH: Final = 4  # of one tenant at a time: receivers that take their time keep nobody else's waiting
 EVERY_S: Final = 1.0  # between two looks for jobs that have ended
+SOON_S: Final = 0.1  # and at least, where there is room for more
 # Where clouds tell a machine its own credentials, beside the link-local addresses.
 _METADATA: Final = frozenset(
     map(
@@ -85,20 +88,35 @@ class Deliveries:
 
     async def run(self) -> None:
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs addresses, which may hold secrets of a tenant
+        at_work: dict[asyncio.Task[None], str] = {}
         async with httpx.AsyncClient(timeout=PATIENCE_S, follow_redirects=False, trust_env=False) as client:
-            while True:
-                with contextlib.suppress(StoreError):  # said by whatever else meets it
-                    await self.send_due(client)
-                await asyncio.sleep(EVERY_S)
+            try:
+                while True:
+                    with contextlib.suppress(StoreError):  # said by whatever else meets it
+                        for webhook in await asyncio.to_thread(self.due, Counter(at_work.values())):
+                            at_work[asyncio.create_task(self.send(client, webhook))] = webhook.tenant
+                    await asyncio.sleep(SOON_S if at_work else EVERY_S)
+                    if at_work:
+                        await asyncio.wait(at_work, timeout=EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+                    for task in [t for t in at_work if t.done()]:
+                        del at_work[task]
+                        if (error := task.exception()) is not None and not isinstance(error, StoreError):
+                            _log.error("a webhook was not sent", exc_info=error)  # it is due again in a while
+            finally:
+                for task in at_work:
+                    task.cancel()
+                await asyncio.gather(*at_work, return_exceptions=True)
 
-    async def send_due(self, client: httpx.AsyncClient) -> None:
-        due = await asyncio.to_thread(self._due)
-        await asyncio.gather(*(self._send(client, webhook) for webhook in due))
+    def due(self, at_work: Mapping[str, int]) -> list[Webhook]:
+        """Those that are to be sent now, beside so many of each tenant that are being sent."""
+        room = AT_A_TIME - sum(at_work.values())
+        if room <= 0:
+            return []
+        full = [tenant for tenant, count in at_work.items() if count >= EACH]
+        each = 1 if at_work else EACH  # no tenant has more than so many, whatever it has already
+        return self.store.webhooks.take(self.store.now(), PATIENCE_S + 30.0, room, each, full)
 
-    def _due(self) -> list[Webhook]:
-        return self.store.webhooks.take(self.store.now(), PATIENCE_S + 30.0, AT_A_TIME)
-
-    async def _send(self, client: httpx.AsyncClient, webhook: Webhook) -> None:
+    async def send(self, client: httpx.AsyncClient, webhook: Webhook) -> None:
         """One try."""
         found = await asyncio.to_thread(self.store.job, webhook.tenant, webhook.job)
         try:

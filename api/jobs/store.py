@@ -41,7 +41,7 @@ from planner.api.jobs.tasks import Submission, Task
 from planner.api.jobs.totals import paused, totals
 from planner.api.jobs.traces import Traces
 from planner.api.jobs.usage import discard, used_bytes
-from planner.api.jobs.webhooks import Webhooks
+from planner.api.jobs.webhooks import Webhooks, add_webhook
 
 __all__ = ["Store"]
 
@@ -94,7 +94,11 @@ class Store:
     def submit_all(self, tenant: str, submissions: Sequence[Submission]) -> list[Submitted]:
         """As `submit`, of each: all of them or, where one is refused, none."""
         with self.database.write() as db:
-            return [self._submit(db, tenant, submission, db.now) for submission in submissions]
+            made = [self._submit(db, tenant, submission, db.now) for submission in submissions]
+            for submission, found in zip(submissions, made, strict=True):
+                if submission.webhook is not None:
+                    add_webhook(db, found.job.id, *submission.webhook)
+            return made
 
     def _submit(self, db: Transaction, tenant: str, s: Submission, now: float) -> Submitted:
         if s.idempotency is not None:

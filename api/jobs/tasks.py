@@ -65,9 +65,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job that is asked for; with an `idempotency` key, what has another `fingerprint` is another request."""
+    """A job that is asked for; with an `idempotency` key, what has another `fingerprint` is another request.
+    `webhook`: the URL and the secret of the request that is sent once it has ended."""
 
     task: Task
     name: str
     idempotency: str | None = None
     fingerprint: str = ""
+    webhook: tuple[str, str] | None = None

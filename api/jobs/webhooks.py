@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from planner.api.jobs.database import Database, repeated
+from planner.api.jobs.database import Database, Transaction, repeated
 
-__all__ = ["Webhook", "Webhooks"]
+__all__ = ["Webhook", "Webhooks", "add_webhook"]
 
 FARTHEST_S: Final = 7200.0  # no try is put off for longer: one that is was by a clock that was set back since
 
@@ -31,27 +32,36 @@ class Webhooks:
 
     @repeated
     def add(self, job: str, url: str, secret: str) -> None:
-        """A job has one; a later one takes its place."""
+        """As `add_webhook`, of a job that is there already."""
         with self.database.write() as db:
-            db.execute(
-                "INSERT INTO webhooks (job, url, secret, tries, next_at) VALUES (?, ?, ?, 0, 0) ON CONFLICT (job)"
-                " DO UPDATE SET url = excluded.url, secret = excluded.secret, tries = 0, next_at = 0",
-                (job, url, secret),
-            )
+            add_webhook(db, job, url, secret)
 
     @repeated
-    def take(self, now: float, hold_s: float, limit: int) -> list[Webhook]:
-        """Those that are due, of jobs that have ended; they are due again in `hold_s` seconds unless it is said what
-        became of them.  `now`: as of `Store.now`."""
-        values = {"now": now, "farthest": now + FARTHEST_S}
+    def take(self, now: float, hold_s: float, limit: int, each: int, beside: Collection[str] = ()) -> list[Webhook]:
+        """Those that are due, of jobs that have ended, `each` of a tenant at most and none of the tenants `beside`.
+
+        They are due again in `hold_s` seconds unless it is said what became of them.  `now`: as of `Store.now`."""
+        values: dict[str, object] = {"now": now, "farthest": now + FARTHEST_S, "limit": limit, "each": each}
+        names = {f"beside{k}": tenant for k, tenant in enumerate(beside)}
+        others = f"AND j.tenant NOT IN ({', '.join(f':{n}' for n in names)})" if names else ""
         with self.database.read() as db:
-            if db.execute(f"{_DUE} LIMIT 1", values).fetchone() is None:
-                return []
-        with self.database.write() as db:
+            rows = db.execute(_DUE.format(others=others), values | names).fetchall()
+        if not rows:
+            return []
+        with self.database.write() as db:  # another process may have taken some of them meanwhile
             db.take_turns("webhooks")
-            rows = db.execute(f"{_DUE} LIMIT :limit", {**values, "limit": limit}).fetchall()
-            db.executemany("UPDATE webhooks SET next_at = ? WHERE job = ?", [(now + hold_s, r["job"]) for r in rows])
-        return [Webhook(r["job"], r["tenant"], r["url"], r["secret"], r["tries"]) for r in rows]
+            mine = [
+                db.execute(
+                    "UPDATE webhooks SET next_at = ? WHERE job = ? AND next_at = ?",
+                    (now + hold_s, r["job"], r["next_at"]),
+                ).rowcount
+                for r in rows
+            ]
+        return [
+            Webhook(r["job"], r["tenant"], r["url"], r["secret"], r["tries"])
+            for r, taken in zip(rows, mine, strict=True)
+            if taken
+        ]
 
     @repeated
     def again(self, tried: Webhook, pause_s: float) -> None:
@@ -71,10 +81,23 @@ class Webhooks:
             )
 
 
-_DUE = """
-SELECT w.job, j.tenant, w.url, w.secret, w.tries
-FROM webhooks w JOIN jobs j ON j.id = w.job JOIN tasks t ON t.id = j.task
-WHERE (w.next_at <= :now OR w.next_at > :farthest)
-  AND (j.left_at IS NOT NULL OR t.status IN ('succeeded', 'failed', 'cancelled'))
-ORDER BY w.next_at
+def add_webhook(db: Transaction, job: str, url: str, secret: str) -> None:
+    """A job has one; a later one takes its place."""
+    db.execute(
+        "INSERT INTO webhooks (job, url, secret, tries, next_at) VALUES (?, ?, ?, 0, 0) ON CONFLICT (job)"
+        " DO UPDATE SET url = excluded.url, secret = excluded.secret, tries = 0, next_at = 0",
+        (job, url, secret),
+    )
+
+
+# Tenants take turns, so that many of one, or a receiver that takes its time, keep no other waiting.
+_DUE: Final = """
+SELECT job, tenant, url, secret, tries, next_at FROM (
+  SELECT w.job, j.tenant, w.url, w.secret, w.tries, w.next_at,
+    ROW_NUMBER() OVER (PARTITION BY j.tenant ORDER BY w.next_at, w.job) AS turn
+  FROM webhooks w JOIN jobs j ON j.id = w.job JOIN tasks t ON t.id = j.task
+  WHERE (w.next_at <= :now OR w.next_at > :farthest) {others}
+    AND (j.left_at IS NOT NULL OR t.status IN ('succeeded', 'failed', 'cancelled'))
+) AS due
+WHERE turn <= :each ORDER BY turn, next_at, job LIMIT :limit
 """

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
-from starlette.concurrency import run_in_threadpool
 
 from planner.api.admission import admitted_together, expect_body
 from planner.api.auth import Tenant, within_rate
@@ -90,14 +89,11 @@ async def create_batch(request: Request, tenant: Tenant, idempotency_key: Idempo
         service.metrics.uploaded.inc(upload.size)
         webhooks = [await webhook_of(request, service, query.webhook) for query, _ in queries]
         submissions = []
-        for query, options in queries:
+        for (query, options), webhook in zip(queries, webhooks, strict=True):
             name = query.name or upload.stem or "model"
             task = service.task(tenant, "plan", upload.digests, {**options, "name": name})
-            submissions.append(Submission(task, name))
+            submissions.append(Submission(task, name, webhook=webhook))
         jobs = await admitted_together(service, tenant, submissions, upload, idempotency_key)
-    for job, webhook in zip(jobs, webhooks, strict=True):
-        if webhook is not None:
-            await run_in_threadpool(service.store.webhooks.add, job.id, *webhook)
     return document(request, Batch(jobs=[job_of(j) for j in jobs]), status=202, headers={"retry-after": "1"})
 
 

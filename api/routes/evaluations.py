@@ -54,7 +54,7 @@ async def create_evaluation(
             name = query.name or upload.stem or "model"
             task = service.task(tenant, "evaluation", upload.digests, {**options, "name": name})
             service.metrics.uploaded.inc(upload.size)
-            job = await admitted(service, tenant, task, upload, name, idempotency_key)
+            job = await admitted(service, tenant, task, upload, name, idempotency_key, webhook)
     else:
         plan = await service.look(service.store.plan, tenant, query.plan)
         if "model.onnx" not in plan.files:
@@ -62,5 +62,5 @@ async def create_evaluation(
         inputs = {"model": plan.files["model.onnx"].digest, "plan": plan.files["plan.json"].digest}
         name = query.name or plan.name
         task = service.task(tenant, "evaluation", inputs, {**options, "name": name})
-        job = await admitted(service, tenant, task, Upload(), name, idempotency_key)
-    return await submitted(request, service, job, webhook)
+        job = await admitted(service, tenant, task, Upload(), name, idempotency_key, webhook)
+    return await submitted(request, service, job)

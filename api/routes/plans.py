@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
-from starlette.concurrency import run_in_threadpool
 
 from planner.api.admission import admitted, expect_body
 from planner.api.auth import Tenant, mark_of
@@ -113,8 +112,8 @@ async def create_plan(
         name = query.name or upload.stem or "model"
         task = service.task(tenant, "plan", upload.digests, {**options, "name": name})
         service.metrics.uploaded.inc(upload.size)
-        job = await admitted(service, tenant, task, upload, name, idempotency_key)
-    return await submitted(request, service, job, webhook)
+        job = await admitted(service, tenant, task, upload, name, idempotency_key, webhook)
+    return await submitted(request, service, job)
 
 
 async def webhook_of(request: Request, service: Service, url: str | None) -> tuple[str, str] | None:
@@ -127,13 +126,8 @@ async def webhook_of(request: Request, service: Service, url: str | None) -> tup
     return checked(url, service.settings.webhook_hosts), secret
 
 
-async def submitted(
-    request: Request, service: Service, job: JobRecord, webhook: tuple[str, str] | None = None
-) -> Response:
+async def submitted(request: Request, service: Service, job: JobRecord) -> Response:
     """The job, waited for where the caller prefers that."""
-    if webhook is not None:
-        # Not among the calls that may be refused: the job is accepted by now.
-        await run_in_threadpool(service.store.webhooks.add, job.id, *webhook)
     headers = {"location": f"/v1/jobs/{job.id}"}
     wait = preferred_wait(request, service, job.tenant)
     if wait is not None:

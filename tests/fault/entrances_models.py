@@ -30,6 +30,7 @@ from tests.fault.mutating import (
 __all__ = [
     "SAMPLES",
     "changed_model",
+    "changed_proto",
     "changed_wire",
     "models",
     "names_in",
@@ -77,12 +78,24 @@ def changed_model(rng: random.Random) -> tuple[bytes, str]:
     source, names = rng.choice(models())
     model = onnx.ModelProto()
     model.CopyFrom(source)
+    return _changed(model, rng, names), ".onnx"
+
+
+def changed_proto(content: bytes, rng: random.Random) -> bytes:
+    """A model by its structure, and what is none by bytes."""
+    model = _parsed(content)
+    if model is None or rng.random() < 0.1:
+        return changed_bytes(content, rng)
+    return _changed(model, rng, [*names_in(model), *rng.choice(models())[1]])
+
+
+def _changed(model: onnx.ModelProto, rng: random.Random, names: Sequence[str]) -> bytes:
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
         if rng.random() < 0.15 and model.graph.node:
             _rewire(model, rng, names)
         else:
             changed_message(model, rng, names)
-    return model.SerializeToString(), ".onnx"
+    return model.SerializeToString()
 
 
 def _rewire(model: onnx.ModelProto, rng: random.Random, names: Sequence[str]) -> None:

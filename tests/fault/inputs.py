@@ -7,7 +7,8 @@ way: import, search on a few devices, plan.json, report, files of targets.  Ever
 error with a message, within a limit of time and memory, and no process may die of it.
 
 `--keep FOLDER` writes the first inputs of each kind of fault there; `--one NUMBER` reads one input in this process,
-and shows its traceback.  Exit status 1 where something else happened than a plan or an error.
+and shows its traceback.  SIGTERM ends a run with the report of what was read until then.  The exit status is 1 where
+something else happened than a plan or an error.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -42,6 +45,8 @@ def run(seed: int, first: int, count: int, only: Sequence[str], processes: int, 
     faults: dict[str, list[Found]] = defaultdict(list)
     slow: list[tuple[float, str]] = []
     most, done, began = 0, 0, time.monotonic()
+    enough = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: enough.set())
     for found in in_pool(case, first, count, processes):
         ends[found.entrance][found.end] += 1
         done += 1
@@ -57,6 +62,8 @@ def run(seed: int, first: int, count: int, only: Sequence[str], processes: int, 
         if done % EVERY == 0:
             rate = done / (time.monotonic() - began)
             print(f"{done:,} inputs, {rate:.0f} a second, {len(faults)} kinds of faults", file=sys.stderr, flush=True)
+        if enough.is_set():
+            break
     return {
         "seed": seed,
         "inputs": done,

@@ -144,6 +144,7 @@ def _begin(case: Callable[[int], Case], first: int, end: int) -> _Process:
 
 def _work(case: Callable[[int], Case], first: int, end: int, writer: int, parent: int) -> None:
     die_with(parent)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDWR)
     for n in (0, 1, 2):
         os.dup2(null, n)

@@ -194,12 +194,16 @@ def sample(server: int, data: Path, series: Series, at: float) -> None:
             note(f"{name} threads", int(status.split("Threads:")[1].split()[0]))
             note(f"{name} descriptors", len(os.listdir(f"/proc/{pid}/fd")))
     note("processes", _all_below(server))
-    note("scratch folders", sum(1 for _ in (data / "scratch").glob("*/*")))
-    files = [p for p in data.rglob("*") if p.is_file()]
-    note("unfinished files", sum(p.name.startswith(".tmp-") for p in files))
-    note("blobs", sum(1 for p in files if "blobs" in p.parts))
-    with contextlib.suppress(OSError):
-        note("disk MiB, cache apart", sum(p.stat().st_size for p in files if "cache" not in p.parts) / 2**20)
+    sizes = {}  # of what is there: folders of children come and go meanwhile
+    for folder, inner, files in os.walk(data):
+        if Path(folder).parent == data / "scratch":
+            note("scratch folders of a worker", len(inner))
+        for name in files:
+            with contextlib.suppress(OSError):
+                sizes[Path(folder, name)] = Path(folder, name).stat().st_size
+    note("unfinished files", sum(p.name.startswith(".tmp-") for p in sizes))
+    note("blobs", sum("blobs" in p.parts for p in sizes))
+    note("disk MiB, cache apart", sum(size for p, size in sizes.items() if "cache" not in p.parts) / 2**20)
 
 
 def rows(data: Path) -> dict[str, int]:

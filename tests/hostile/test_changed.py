@@ -8,6 +8,7 @@ from onnx import TensorProto, helper
 
 from planner.api.jobs.requests import search_options
 from planner.emit import Given, emit
+from planner.emit.onnx.ranks.writer import Writer
 from planner.errors import InputError
 from planner.frontends import import_bytes
 from planner.planning import PlanDocument
@@ -116,3 +117,24 @@ def test_positions_are_split_in_a_model_without_parameters():
     found = planned(model(nodes, inputs=[x]), pin=["h d1=x"], mesh="2", mode="training")
     with pytest.raises(InputError, match=r"parameters are whole over it \(there are none\)"):
         emit("torchtitan", Given(PlanDocument.model_validate_json(found.plans[0])))
+
+
+def test_copies_of_another_rank_than_their_operand_stay_whole():
+    """The file says a shape that cannot be."""
+    y = helper.make_tensor_value_info("y", FLOAT, [4, 4])
+    inputs = [helper.make_tensor_value_info("x", FLOAT, [2]), helper.make_tensor_value_info("n", INT64, [1])]
+    found = planned(model([helper.make_node("Tile", ["x", "n"], ["y"])], inputs=inputs, outputs=[y]))
+    assert PlanDocument.model_validate_json(found.plans[0]).operators["y"].strategy == {"x": "replicate"}
+
+
+def test_products_with_what_has_no_known_shape_have_no_entry_in_a_strategy_of_mindspore():
+    w = helper.make_tensor("w", FLOAT, [4, 4], [0.0] * 16)
+    nodes = [helper.make_node("Unheard", ["x"], ["u"]), helper.make_node("MatMul", ["u", "w"], ["y"])]
+    found = planned(model(nodes, initializers=[w]), mode="training")
+    assert emit("mindspore", Given(PlanDocument.model_validate_json(found.plans[0]))).files
+
+
+def test_a_number_beside_a_value_of_unknown_type_is_refused_by_name():
+    writer = Writer(20, ())
+    with pytest.raises(InputError, match="tensor v: its element type is not known"):
+        writer.number(2.0, writer.declare("v", "", (2,)))

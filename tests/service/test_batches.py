@@ -122,7 +122,7 @@ def test_each_request_of_a_batch_may_have_a_webhook(tmp_path: Path) -> None:
         jobs = send(s, [{"devices": 4}, {"devices": 8, "webhook": "http://localhost/done"}]).json()["jobs"]
         for job in jobs:
             s.client.post(f"/v1/jobs/{job['id']}:cancel")
-        due = s.store.webhooks.take(time.time(), 60.0, 9)
+        due = s.store.webhooks.take(time.time(), 60.0, 9, 9)
         assert [(w.job, w.url) for w in due] == [(jobs[1]["id"], "http://localhost/done")]
         refused = send(s, [{"devices": 16}, {"devices": 32, "webhook": "http://elsewhere/"}])
         assert (refused.status_code, refused.json()["type"]) == (422, "urn:planner:problem:usage")

@@ -128,3 +128,21 @@ def test_a_page_of_a_large_list_comes_whole(service: Service, monkeypatch: pytes
     assert plain.json() == service.client.get("/v1/jobs").json()
     assert plain.headers["content-length"] == str(len(plain.content))
     assert bodies.IN_MEMORY > 100
+
+
+def test_compressed_forms_take_so_many_descriptors_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(respond, "_KEPT", {Held: 5, Filed: 2})
+    monkeypatch.setattr(bodies, "IN_MEMORY", 100)
+
+    async def scenario() -> None:
+        packs, before = Packed(tmp_path), len(os.listdir("/proc/self/fd"))
+        for k in range(20):
+
+            async def load(k: int = k) -> Content:
+                return Held(bytes([k]) * (50 if k % 2 else 200))
+
+            await packs.of(str(k), load)
+        assert len(os.listdir("/proc/self/fd")) == before + 2
+        assert list(packs._by_digest) == [str(k) for k in (11, 13, 15, 16, 17, 18, 19)]
+
+    asyncio.run(scenario())

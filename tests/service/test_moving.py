@@ -92,7 +92,7 @@ def test_sessions_stay_ended_webhooks_are_owed_and_totals_go_on(
     assert store.sessions.ended("a session")
     with store.database.read() as db:
         assert totals(db) == totals_before
-    assert [w.job for w in store.webhooks.take(time.time(), 60.0, 9)] == [ended]
+    assert [w.job for w in store.webhooks.take(time.time(), 60.0, 9, 9)] == [ended]
     store.database.close()
 
 

@@ -400,12 +400,12 @@ def test_a_clock_of_the_database_that_is_ahead_removes_nothing_and_puts_no_webho
     right, database.now = database.now, f"SELECT {time.time() + 40 * 86400.0!r}::float8"
     worker.purge()
     assert [j.id for j in store.jobs("a")] == [job]
-    (due,) = store.webhooks.take(store.now(), 60.0, 9)
+    (due,) = store.webhooks.take(store.now(), 60.0, 9, 9)
     assert due.job == job
     store.webhooks.again(due, 60.0)
-    assert store.webhooks.take(store.now(), 60.0, 9) == []
+    assert store.webhooks.take(store.now(), 60.0, 9, 9) == []
     database.now = right
-    assert [w.tries for w in store.webhooks.take(store.now(), 60.0, 9)] == [1]
+    assert [w.tries for w in store.webhooks.take(store.now(), 60.0, 9, 9)] == [1]
 
 
 def test_a_process_that_stood_still_within_a_transaction_is_told_to_try_again(url: str) -> None:

@@ -20,7 +20,10 @@ import pytest
 
 from planner.api import webhooks
 from planner.api.errors import Problem
+from planner.api.jobs.errors import StoreBusy
 from planner.api.jobs.store import Store
+from planner.api.jobs.tasks import Submission, Task
+from planner.api.jobs.webhooks import Webhooks
 from planner.api.webhooks import Deliveries, checked
 from tests.service.http import Service, serving
 
@@ -72,7 +75,8 @@ def secret(tmp_path: Path) -> str:
 def _deliver(store: Store, hosts: tuple[str, ...] = ("localhost",)) -> None:
     async def once() -> None:
         async with httpx.AsyncClient(follow_redirects=False, trust_env=False) as client:
-            await Deliveries(store, hosts).send_due(client)
+            deliveries = Deliveries(store, hosts)
+            await asyncio.gather(*(deliveries.send(client, webhook) for webhook in deliveries.due({})))
 
     asyncio.run(once())
 
@@ -138,8 +142,8 @@ def test_pauses_grow(quiet: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     quiet.work({"plan.json": b"{}"})
     now = time.time()
     _deliver(quiet.store)
-    assert quiet.store.webhooks.take(now + 4.0, 0.0, 9) == []
-    (again,) = quiet.store.webhooks.take(now + 60.0, 0.0, 9)
+    assert quiet.store.webhooks.take(now + 4.0, 0.0, 9, 9) == []
+    (again,) = quiet.store.webhooks.take(now + 60.0, 0.0, 9, 9)
     assert again.tries == 1
 
 
@@ -235,11 +239,11 @@ def test_a_receiver_that_answers_a_byte_at_a_time_is_given_up(
 def test_one_that_is_asked_for_while_another_is_sent_is_sent_too(quiet: Service) -> None:
     job = _asked(quiet, "http://localhost/first")
     quiet.work({"plan.json": b"{}"})
-    (first,) = quiet.store.webhooks.take(time.time(), 60.0, 9)
+    (first,) = quiet.store.webhooks.take(time.time(), 60.0, 9, 9)
     quiet.post(query="devices=4&webhook=http://localhost/second")  # the same job
     quiet.store.webhooks.end(first)
     quiet.store.webhooks.again(first, 60.0)
-    assert [(w.job, w.url, w.tries) for w in quiet.store.webhooks.take(time.time(), 60.0, 9)] == [
+    assert [(w.job, w.url, w.tries) for w in quiet.store.webhooks.take(time.time(), 60.0, 9, 9)] == [
         (job, "http://localhost/second", 0)
     ]
 
@@ -255,11 +259,11 @@ def test_what_one_process_has_taken_another_leaves_and_a_removed_job_has_none(qu
     job = _asked(quiet, "http://localhost/")
     quiet.client.post(f"/v1/jobs/{job}:cancel")
     now = time.time()
-    assert [w.job for w in quiet.store.webhooks.take(now, 60.0, 9)] == [job]
-    assert quiet.store.webhooks.take(now, 60.0, 9) == []
-    assert [w.job for w in quiet.store.webhooks.take(now + 61.0, 60.0, 9)] == [job]  # it was killed
+    assert [w.job for w in quiet.store.webhooks.take(now, 60.0, 9, 9)] == [job]
+    assert quiet.store.webhooks.take(now, 60.0, 9, 9) == []
+    assert [w.job for w in quiet.store.webhooks.take(now + 61.0, 60.0, 9, 9)] == [job]  # it was killed
     assert quiet.client.delete(f"/v1/jobs/{job}").status_code == 204
-    assert quiet.store.webhooks.take(now + 999.0, 60.0, 9) == []
+    assert quiet.store.webhooks.take(now + 999.0, 60.0, 9, 9) == []
 
 
 def test_a_running_service_sends_them_by_itself_of_evaluations_too(
@@ -277,3 +281,52 @@ def test_a_running_service_sends_them_by_itself_of_evaluations_too(
         ((path, _, body),) = receiver.seen
         assert path == "/evaluated"
         assert json.loads(body)["job"] == job["id"]
+
+
+def test_a_receiver_that_takes_its_time_keeps_no_other_tenant_waiting(
+    tmp_path: Path, secret: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "EVERY_S", 0.01)
+    monkeypatch.setattr(webhooks, "SOON_S", 0.01)
+    other = Store(tmp_path).keys.create("other", "")[1]
+    with socket.create_server(("127.0.0.1", 0)) as slow, serving(tmp_path, secret, webhook_hosts=("localhost",)) as s:
+        for k in range(9):
+            _asked(s, f"http://localhost:{slow.getsockname()[1]}/", b"%d" % k)
+            s.work({"plan.json": b"{}"})
+        until = time.monotonic() + 20
+        while len(s.store.webhooks.take(time.time(), 0.0, 99, 99)) > 9 - webhooks.EACH:
+            assert time.monotonic() < until, "none of the slow ones is being sent"
+            time.sleep(0.01)
+        s.post(b"other", f"devices=4&webhook={receiver.url}/other", authorization=f"Bearer {other}")
+        s.work({"plan.json": b"{}"})
+        while not receiver.seen:
+            assert time.monotonic() < until, "the webhook of another tenant waits"
+            time.sleep(0.01)
+        assert len(s.store.webhooks.take(time.time(), 0.0, 99, 99)) == 9 - webhooks.EACH
+
+
+def test_tenants_take_turns_and_two_processes_take_each_of_them_once(quiet: Service) -> None:
+    store = quiet.store
+    for tenant, count in (("a", 5), ("b", 2), ("c", 1)):
+        for k in range(count):
+            task = Task("plan", {"model": store.blobs.put(b"%d" % k)}, {"of": tenant})
+            (made,) = store.submit_all(tenant, [Submission(task, "m", webhook=("http://localhost/", "key"))])
+            store.cancel(tenant, made.job.id)
+    now = store.now()
+    assert [w.tenant for w in store.webhooks.take(now, 60.0, 9, 2, ["b"])] == ["a", "c", "a"]
+    assert [w.tenant for w in store.webhooks.take(now, 60.0, 3, 2)] == ["a", "b", "a"]
+    assert [w.tenant for w in store.webhooks.take(now, 60.0, 9, 9)] == ["a", "b"]
+
+
+def test_a_job_and_its_webhook_are_there_together(quiet: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process that ends between two writes, and no store that is busy for the second, loses one."""
+
+    def busy(*_: Any) -> None:
+        raise StoreBusy("no second write")
+
+    monkeypatch.setattr(Webhooks, "add", busy)
+    quiet.client.post(f"/v1/jobs/{_asked(quiet, 'http://localhost/')}:cancel")
+    batch = {"model": b"m", "requests": b'[{"devices": 2, "webhook": "http://localhost/b"}]'}
+    (job,) = quiet.client.post("/v1/batches", files=batch).json()["jobs"]
+    quiet.client.post(f"/v1/jobs/{job['id']}:cancel")
+    assert len(quiet.store.webhooks.take(time.time(), 60.0, 9, 9)) == 2

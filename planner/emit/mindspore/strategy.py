@@ -199,6 +199,8 @@ def _entries(plan: PlanDocument, reader: ReaderDocument, emitted: Name) -> list[
     if turned:
         layouts[at] = _turned(layouts[at])  # as the network holds it; its product turns it
     name = primitive.name
+    if primitive.flattened and len(layouts) < 2:
+        return []  # nobody knows the shape of the other operand, and so how it is split
     if primitive.flattened and len(layouts[1].dims) == 2 and len(layouts[0].dims) > 2:
         layouts[0] = _flattened(plan, reader.operator, layouts[0])
     elif primitive.flattened and len(_operand(op, 1).dims) > 2:

@@ -132,6 +132,8 @@ def _tile(o: Operator) -> Rule:
 
     To split the elements among fewer ranks would mean to gather nearly all of them.
     """
+    if len(o.shape(0)) != len(o.result()):
+        raise KeepWholeError("its result is said to have another number of dimensions than its operand")
     copies = {f"k{i}": b // a if a else 1 for i, (a, b) in enumerate(zip(o.shape(0), o.result(), strict=True))}
     operand = [f"d{i}" if a else "*" for i, a in enumerate(o.shape(0))]
     result = [f"(k{i} d{i})" if a else "*" for i, a in enumerate(o.shape(0))]

@@ -137,7 +137,12 @@ class Writer:
         self.constants[name] = numpy_helper.from_array(np.array(value, order="C"), name)
 
     def number(self, value: float, like: Value) -> Value:
-        """A scalar of the element type of another value."""
+        """A scalar of the element type of another value.  InputError where that is not known."""
+        if not like.dtype:
+            raise InputError(
+                f"tensor {like.name}: its element type is not known to the model's operator set, and what is computed "
+                "with it needs to know it; export the model again with a newer opset"
+            )
         return self.constant(np.array(value, dtype=numpy_dtype(like.dtype)))
 
     def need(self, version: int = _LEAST) -> None:
