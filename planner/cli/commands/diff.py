@@ -16,8 +16,8 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("a", type=plan_file, metavar="A", help="plan.json, or its folder")
-    parser.add_argument("b", type=plan_file, metavar="B", help="plan.json, or its folder")
+    parser.add_argument("a", type=plan_file, metavar="A", help="the first plan: plan.json, or its folder")
+    parser.add_argument("b", type=plan_file, metavar="B", help="the second plan: plan.json, or its folder")
     parser.add_argument(
         "--groups",
         type=positive,
