@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--server",
         default=os.environ.get("PLANNER_SERVER") or SERVER,
         metavar="URL",
-        help="the service (PLANNER_SERVER; default: %(default)s)",
+        help=f"address of the service (PLANNER_SERVER; default: {SERVER})",
     )
     parser.add_argument(
         "--key", metavar="SECRET", help="the secret that `planner keys create` printed; better given as PLANNER_KEY"

@@ -26,6 +26,7 @@ RENAMED: Final = {"README.md": "index.md", "search.md": "plan-search.md", "genin
 BEYOND: Final = {"README.md": "about.md", "CHANGELOG.md": "changelog.md"}
 LINK: Final = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 SECTION: Final = re.compile(r"^## (.+)$", re.M)
+TUTORIAL: Final = re.compile(r"\]\((tutorials/[^)\s#]+\.md)\)")
 FENCE: Final = re.compile(r"^(`{3,})mermaid$", re.M)
 
 
@@ -87,18 +88,25 @@ def placed(path: Path, to: Path) -> Path:
 
 
 def contents(index: str) -> str:
-    """The tables of the index as the site's navigation: its sections, and in each the pages in their order."""
+    """The tables of the index as the site's navigation: its sections, and in each the pages in their order.  Tutorials
+    are a section of their own, behind the first."""
     parts = SECTION.split(index)
-    blocks, named = [], set()
+    blocks, named = [], set(TUTORIAL.findall(index))
+    tutorials = sorted(p.relative_to(DOCS).with_suffix("").as_posix() for p in (DOCS / "tutorials").glob("*.md"))
     for title, section in zip(parts[1::2], parts[2::2], strict=True):
         rows = "\n".join(line for line in section.splitlines() if line.startswith("|"))
         pages = [link for _, link, _ in LINK.findall(rows) if link.endswith(".md") and link not in named]
         named.update(pages)
         if pages:
             names = "\n".join(p.removesuffix(".md") for p in dict.fromkeys(pages))
-            blocks.append(f"```{{toctree}}\n:hidden:\n:caption: {title}\n\n{names}\n```")
-    blocks.append("```{toctree}\n:hidden:\n:caption: Changes\n\nchangelog\n```")
-    return "\n" + "\n\n".join(blocks) + "\n"
+            blocks.append(_tree(title, names))
+    if tutorials:
+        blocks.insert(1, _tree("Tutorials", "\n".join(tutorials)))
+    return "\n" + "\n\n".join([*blocks, _tree("Changes", "changelog")]) + "\n"
+
+
+def _tree(title: str, pages: str) -> str:
+    return f"```{{toctree}}\n:hidden:\n:caption: {title}\n\n{pages}\n```"
 
 
 def notebook(file: Path) -> str:

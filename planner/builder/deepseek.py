@@ -46,10 +46,10 @@ class DeepseekSizes(SequenceSizes):
     qk_rope: int = option(64, "width of a head's queries and keys that is rotated")
     v_dim: int = option(128, "width of a head's values")
     dense_layers: int = option(1, "number of layers before the first with experts", most=MAX_LAYERS, least=0)
-    experts: int = option(160, "routed experts per layer")
-    shared_experts: int = option(2, "experts that every token goes through", least=0)
+    experts: int = option(160, "number of routed experts per layer")
+    shared_experts: int = option(2, "number of experts that every token goes through", least=0)
     expert_ffn: int = option(1536, "width of each expert's feed-forward layer")
-    top_k: int = option(6, "routed experts that each token is sent to")
+    top_k: int = option(6, "number of routed experts that each token is sent to")
     scores: str = choice(
         "softmax", "make weights of scores by softmax over all experts, or by sigmoid of each", "sigmoid"
     )

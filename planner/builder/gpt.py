@@ -27,9 +27,9 @@ class GptSizes(DecoderSizes):
 
     context: int | None = option(None, "number of rows of the position table; default: --seq")
     activation: str = choice("gelu", "activation function between the feed-forward layers", "squared_relu", "swiglu")
-    norm: str = choice("layer", "layer norm, or root mean square norm", "rms")
+    norm: str = choice("layer", "kind of norm: layer norm, or root mean square norm", "rms")
     positions: str = choice("learned", "how tokens know their place", "rotary", "alibi", "none")
-    bias: bool = switch(True, "linear layers and layer norms have biases")
+    bias: bool = switch(True, "give linear layers and layer norms biases")
     embedding_norm: bool = switch(False, "normalise embeddings before the first block")
     untied: bool = switch(False, "give the output layer weights of its own, apart from the embedding's table")
 

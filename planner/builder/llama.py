@@ -36,9 +36,9 @@ class LlamaSizes(DecoderSizes):
     vocab: int = option(32000, "size of the vocabulary")
     seq: int = option(2048, "number of tokens per sample")
     head_dim: int | None = option(None, "width of one head; default: --hidden over --heads")
-    qkv_bias: bool = switch(False, "queries, keys and values have biases")
+    qkv_bias: bool = switch(False, "give queries, keys and values biases")
     qk_norm: bool = switch(False, "normalise every head's queries and keys")
-    tied: bool = switch(False, "the embedding's table is the output layer too")
+    tied: bool = switch(False, "use the embedding's table as the output layer, too")
 
     @property
     def depth(self) -> int:

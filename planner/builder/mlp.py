@@ -16,7 +16,7 @@ __all__ = ["MlpSizes", "build_mlp"]
 class MlpSizes(Sizes):
     """`layers` linear layers with a ReLU between them."""
 
-    layers: int = option(4, "linear layers", most=MAX_LAYERS)
+    layers: int = option(4, "number of linear layers", most=MAX_LAYERS)
     features: int = option(1024, "width of the input")
     hidden: int = option(4096, "width between layers")
     classes: int = option(1000, "number of classes")

@@ -17,11 +17,11 @@ __all__ = ["MoeSizes", "build_moe"]
 class MoeSizes(LlamaSizes):
     """Mixtral 8x7B where no option says otherwise: 46,702,792,704 parameters."""
 
-    kv_heads: int | None = option(8, "heads of keys and values")
+    kv_heads: int | None = option(8, "number of heads of keys and values")
     ffn: int | None = option(14336, "width of each expert's feed-forward layer")
-    experts: int = option(8, "experts per layer")
-    top_k: int = option(2, "experts that each token is sent to")
-    shared_experts: int = option(0, "experts that every token goes through, as wide as the others", least=0)
+    experts: int = option(8, "number of experts per layer")
+    top_k: int = option(2, "number of experts that each token is sent to")
+    shared_experts: int = option(0, "number of experts that every token goes through, as wide as the others", least=0)
     dispatch: str = dispatch_choice()
     slots: int | None = slots_option()
 

@@ -119,7 +119,7 @@ class SequenceSizes(Sizes):
 class DecoderSizes(SequenceSizes):
     """A decoder of blocks that attend to what lies before a token, queries in groups that share a key head."""
 
-    kv_heads: int | None = option(None, "heads of keys and values; default: --heads")
+    kv_heads: int | None = option(None, "number of heads of keys and values; default: --heads")
     attention: str = choice(
         "unfused",
         "write attention as operators for scores, softmax and weighted sum, or as one Attention operator",

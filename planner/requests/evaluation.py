@@ -38,7 +38,7 @@ class EvaluationRequest:
         sent={"description": "Of a plan: its own.", "le": 10**6},
         type=positive,
         metavar="N",
-        help="devices to train on; of a plan, its own",
+        help="number of devices to train on; of a plan, its own",
     )
     strategy: str | None = option(
         sent={"description": "ddp, fsdp, megatron:tp=8,pp=4, …: docs/evaluate.md lists them."}

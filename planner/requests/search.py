@@ -126,12 +126,12 @@ class SearchRequest:
     )
     space: Space | None = option(
         choices=get_args(Space),
-        help="whole: stages, micro-batches, ZeRO and recomputation are searched as well, the same for all layers; "
-        "default: whole where the whole batch hardly fits at once, else operators; operators with --strategy: "
-        "operators are laid out one by one within the strategy's micro-batches and stages where that makes the step "
-        "shorter",
+        help="what is searched; whole: stages, micro-batches, ZeRO and recomputation are searched as well, the same "
+        "for all layers; default: whole where the whole batch hardly fits at once, else operators; operators with "
+        "--strategy: operators are laid out one by one within the strategy's micro-batches and stages where that makes "
+        "the step shorter",
     )
-    solver: SolverName = option("auto", choices=SOLVERS, help=lambda: solver_help(SOLVERS))
+    solver: SolverName = option("auto", choices=SOLVERS, help=lambda: f"how the search solves; {solver_help(SOLVERS)}")
     time_limit: float | None = option(
         sent={"gt": 0, "le": 86400},
         keyed=False,

@@ -11,6 +11,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 import planner.api.routes
+from planner.api import descriptions
 from planner.api.edge import SMALL_BODY
 from planner.api.routes import routers
 from tests.service.http import ONNX, Service, serving
@@ -64,6 +65,7 @@ def echoing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
     folder.mkdir()
     (folder / "echo.py").write_text(ECHO, encoding="utf-8")
     monkeypatch.setattr(planner.api.routes, "__path__", [*planner.api.routes.__path__, str(folder)])
+    monkeypatch.setattr(descriptions, "_BODIES", list(descriptions._BODIES))  # later tests describe what there is
     with serving(tmp_path / "data") as service:
         yield service
     sys.modules.pop("planner.api.routes.echo", None)

@@ -26,7 +26,9 @@ def add_cache_options(parser: argparse.ArgumentParser) -> None:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("info", "clear"), help="info: show what is cached; clear: remove it")
+    parser.add_argument(
+        "action", choices=("info", "clear"), help="what to do; info: show what is cached; clear: remove it"
+    )
     parser.add_argument(
         "--cache", type=Path, metavar="DIR", help="directory of cached answers; default: the one of `planner search`"
     )

@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--base",
         default="cpu",
         metavar="PROFILE",
-        help="profile whose values stand where nothing is measured; kind of device to measure; default: cpu",
+        help="profile whose values stand where nothing is measured; default: cpu",
     )
     parser.add_argument(
         "--processes", type=positive, default=2, metavar="N", help="number of devices to measure; default: 2"

@@ -133,9 +133,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _add_writing(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--format", default="", metavar="FORMAT",
-        help="safetensors, mindspore, npz, torch, huggingface, dcp, megatron, deepspeed (a universal checkpoint) or "
-        "deepspeed-zero3 (one for ZeRO 3 of DeepSpeed up to 0.19.0); default: what DST's ending says, or a "
-        "known --map, or SRC's",
+        help="format of what is written: safetensors, mindspore, npz, torch, huggingface, dcp, megatron, deepspeed "
+        "(a universal checkpoint) or deepspeed-zero3 (one for ZeRO 3 of DeepSpeed up to 0.19.0); default: what DST's "
+        "ending says, or a known --map, or SRC's",
     )  # fmt: skip
     p.add_argument(
         "--dry-run", action="store_true", help="say what would be read and written, and about how long it takes"
@@ -157,7 +157,7 @@ def _add_writing(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument(
         "--config", type=Path, metavar="FILE",
-        help="config.json of Hugging Face with the sizes that a known mapping needs; default: that in SRC",
+        help="the file config.json of Hugging Face with the sizes that a known mapping needs; default: that in SRC",
     )  # fmt: skip
     p.add_argument(
         "--skip",

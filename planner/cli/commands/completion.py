@@ -26,7 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         'In ~/.zshrc, after compinit:   eval "$(planner completion zsh)"\n'
         "In ~/.config/fish/config.fish: planner completion fish | source"
     )
-    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+    parser.add_argument(
+        "shell", choices=SHELLS, metavar="SHELL", help=f"the shell that the script is for: {', '.join(SHELLS)}"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

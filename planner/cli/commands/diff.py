@@ -19,13 +19,13 @@ _GROUPS = 10  # of changes, in the details
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("a", type=plan_file, metavar="BASE", help="plan.json, or its folder: the plan to compare with")
+    parser.add_argument("a", type=plan_file, metavar="BASE", help="the plan to compare with: plan.json, or its folder")
     parser.add_argument(
-        "b", type=plan_file, nargs="+", metavar="PLAN", help="plan.json, or its folder; several are one table"
+        "b", type=plan_file, nargs="+", metavar="PLAN", help="a plan to compare: plan.json, or its folder; several are one table"
     )
     parser.add_argument("--details", action="store_true", help="also print all figures and the groups of equal changes")
     parser.add_argument(
-        "--groups", type=positive, metavar="N", help=f"groups of changes in the details; default: {_GROUPS}"
+        "--groups", type=positive, metavar="N", help=f"number of groups of changes in the details; default: {_GROUPS}"
     )
     parser.add_argument("--markdown", action="store_true", help="print Markdown, for the comment of a pull request")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write both plans side by side as one HTML page")

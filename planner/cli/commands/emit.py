@@ -16,7 +16,9 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     from planner.emit import TARGETS
 
-    parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
+    parser.add_argument(
+        "plan", type=plan_file, metavar="PLAN", help="the plan: plan.json of `planner search`, or its folder"
+    )
     parser.add_argument("--target", required=True, choices=tuple(TARGETS), help="the runtime that loads the files")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="directory to write them to")
     parser.add_argument(

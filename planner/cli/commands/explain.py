@@ -14,7 +14,9 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
+    parser.add_argument(
+        "plan", type=plan_file, metavar="PLAN", help="the plan: plan.json of `planner search`, or its folder"
+    )
     parser.add_argument(
         "operator",
         nargs="?",

@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("file", type=Path, metavar="FILE", help="strategy file, .ckpt or .json")
     parser.add_argument("--format", required=True, choices=tuple(FORMATS), help="the system that wrote the file")
-    parser.add_argument("--out", type=plan_file, required=True, metavar="PLAN", help="plan.json to write")
+    parser.add_argument("--out", type=plan_file, required=True, metavar="PLAN", help="the file to write, plan.json")
     parser.add_argument("--force", action="store_true", help=FORCE)
     parser.add_argument(
         "--names", type=Path, metavar="FILE", help="JSON file with the names that the model's parameters have in FILE"

@@ -14,7 +14,7 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json, or its folder")
+    parser.add_argument("plan", type=plan_file, metavar="PLAN", help="the plan: plan.json, or its folder")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the report as one HTML file")
     parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="write the simulated step for chrome://tracing or Perfetto"

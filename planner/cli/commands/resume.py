@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="checkpoints of `planner run --save`, from which comes what no device holds any more",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for plan.json and transfer.json")
-    parser.add_argument("--no-cache", action="store_true", help="search anew, and keep nothing")
+    parser.add_argument("--no-cache", action="store_true", help="search anew, and cache nothing")
     add_json_option(parser)
 
 

@@ -38,7 +38,9 @@ _ALSO: Final = ("min_devices",)  # and no number of a training itself
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
+    parser.add_argument(
+        "plan", type=plan_file, metavar="PLAN", help="the plan: plan.json of `planner search`, or its folder"
+    )
     parser.add_argument("model", type=Path, metavar="MODEL", help="the model that was planned")
     parser.add_argument(
         "--device",

@@ -40,7 +40,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=seconds, metavar="S", help=f"seconds that solving may take; default: {DEFAULT_LIMIT:g}"
     )
-    parser.add_argument("--solver", choices=(*SOLVERS, *WHOLE), default="auto", help=solver_help(SOLVERS, WHOLE))
+    parser.add_argument(
+        "--solver", choices=(*SOLVERS, *WHOLE), default="auto", help=f"how to solve; {solver_help(SOLVERS, WHOLE)}"
+    )
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="seed of the random choices that a search makes"
     )

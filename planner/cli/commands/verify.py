@@ -16,7 +16,9 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("plan", type=plan_file, metavar="PLAN", help="plan.json of `planner search`, or its folder")
+    parser.add_argument(
+        "plan", type=plan_file, metavar="PLAN", help="the plan: plan.json of `planner search`, or its folder"
+    )
     add_model_options(parser, optional=True)
     parser.add_argument(
         "--whole", action="store_true", help="execute the whole graph and the file, however long that takes"
