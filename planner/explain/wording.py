@@ -17,6 +17,13 @@ STEP_PARTS = {
     "optimizer": "optimizer",
     "outside": "time outside the model",
     "bubble": "pipeline bubble",
+    # of several micro-batches, as the clock calls them
+    "tensor_collectives": "collectives of activations that nothing hides",
+    "gathering": "gathering of weights that nothing hides",
+    "scattering": "scattering of gradients that nothing hides",
+    "exchange": "exchange of gradients and weights behind the last micro-batch",
+    "update": "optimizer",
+    "overhead": "time outside the model",
 }
 PARTS = {
     "compute_forward": "forward work",

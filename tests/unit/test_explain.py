@@ -140,9 +140,9 @@ def test_operators_are_found_by_name_suffix_and_module() -> None:
 
 
 def test_a_memory_limit_that_binds_is_named_with_the_limit_that_does(tmp_path: Path) -> None:
-    free = searched(tmp_path / "free")
+    free = searched(tmp_path / "free", devices=2)
     peak = read_plan(free).cost.peak_memory_bytes
-    tight = searched(tmp_path / "tight", "--memory-limit", str(peak * 31 // 32))
+    tight = searched(tmp_path / "tight", "--memory-limit", str(peak * 31 // 32), devices=2)
     found = explanation(tight, MATMUL, most=1)
     memory = next(entry for entry in found.limits if entry.kind == "memory")
     assert memory.binding
@@ -153,7 +153,7 @@ def test_a_memory_limit_that_binds_is_named_with_the_limit_that_does(tmp_path: P
     assert memory.largest_without is not None
     step_s = read_plan(tight).cost.step_time_s
     at = [
-        read_plan(searched(tmp_path / str(limit), "--memory-limit", str(limit))).cost.step_time_s
+        read_plan(searched(tmp_path / str(limit), "--memory-limit", str(limit), devices=2)).cost.step_time_s
         for limit in (memory.smallest, memory.largest_without)
     ]
     assert at[0] < step_s

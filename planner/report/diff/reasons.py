@@ -15,7 +15,8 @@ def same_reason(d: Diff) -> str:
         reasons.append("other price")
     if a.mesh.shape != b.mesh.shape:
         reasons.append("other groups of ranks")
-    if any(x.shape != b.inputs[n].shape for n, x in a.inputs.items() if n in b.inputs):
+    shapes = any(o.what.startswith(("tensors.*.shape", "parameters.*.shape")) for o in d.others)
+    if shapes or any(x.shape != b.inputs[n].shape for n, x in a.inputs.items() if n in b.inputs):
         reasons.append("other sizes")
     if (a.schedule.precision, a.schedule.optimizer, a.schedule.mode) != (
         b.schedule.precision,

@@ -72,7 +72,7 @@ def rules(d: Diff) -> list[Rule]:
     for i, g in enumerate(d.groups):
         here, there = g.operators[0]
         before, after = words[0].of(here), words[1].of(there)
-        found[_told(before, after) or (("layouts of", _traits(g), "other ones"),)].append(i)
+        found[_told(before, after) or ((_traits(g), "one layout", "another"),)].append(i)
     out = []
     for told, numbers in found.items():
         roles: Counter[str] = Counter()

@@ -194,6 +194,9 @@ def made_otherwise(d: Diff) -> list[str]:
             a, b = (str(samples(p) or "none") for p in (d.a, d.b))
             if a == b:
                 continue
+        if row.what == "model.digest":
+            out.append(f"model: another graph (digest {a} -> {b})")
+            continue
         what = row.what.removesuffix("_bytes").replace("model.", "").replace("schedule.", "").replace("_", " ")
         out.append(f"{what}: {a or 'none'} -> {b or 'none'}")
     strategies = [_strategy(p) for p in (d.a, d.b)]

@@ -18,7 +18,10 @@ def percent(a: float, b: float) -> str:
     """B - A in percent of A; `new` where A is nothing."""
     if a == b:
         return ""
-    return f"{(b - a) / abs(a):+.1%}" if a else "new"
+    if not a:
+        return "new"
+    share = 100 * (b - a) / abs(a)
+    return f"{share:+.1f}%" if abs(share) >= 0.1 else f"{share:+.1g}%"
 
 
 def some(names: Sequence[str], most: int = 4) -> str:
