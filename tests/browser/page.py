@@ -212,6 +212,12 @@ def refusals(visit: Visit) -> None:
     assert "no model yet" in page.inner_text("#ask-problem")
     page.evaluate(DROP, ["not.onnx", base64.b64encode(b"\xff" * 40).decode()])
     page.wait_for_selector("#ask-problem:has-text('cannot be read')")
+    visit.drop("moe_tiny.onnx", (SAMPLES / "moe_tiny.onnx").read_bytes())
+    for text in (b"", b"hello, I am no model"):  # what stood there before is no longer what is sent
+        page.evaluate(DROP, ["notes.onnx", base64.b64encode(text).decode()])
+        page.wait_for_selector(".drop.refused:not(.taken)")
+        page.click("#send")
+        assert "no model yet" in page.inner_text("#ask-problem")
     visit.drop("<img src=x onerror=alert(1)>.onnx", (SAMPLES / "moe_tiny.onnx").read_bytes())
     page.click("aside summary")
     page.fill("#stages", "3")
