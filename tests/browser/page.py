@@ -226,7 +226,7 @@ def refusals(visit: Visit) -> None:
     assert "urn:planner:problem:" in page.inner_text("#ask-problem")
     visit.shot("refused")
     page.fill("#stages", "")
-    page.fill("#memory_limit", "1MB")
+    page.fill("#memory_limit", "100KB")
     visit.plan(2)
     visit.ended("failed")
     assert "urn:planner:problem:cannot-fit" in page.inner_text("main .problem")
