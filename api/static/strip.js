@@ -7,10 +7,13 @@ const STRING = 8;
 const TYPES = 28; // element types are 1 to 28
 const INTEGER_BYTES = 256 * 1024;
 const OTHER_BYTES = 1024;
+const LONGEST_VECTOR = 2 ** 20; // of vectors it is said whether they hold one number throughout
+const FILLED = new Map([[1, [4, 8]], [10, [2, 5]], [11, [8, 11]], [16, [2, 8]]]); // float type → bytes, bits of the exponent
 const DATA = new Set([4, 5, 6, 7, 9, 10, 11]);
 const TRACES = new Set(["pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node"]);
 const MARK = new TextEncoder().encode("weights-left-out");
 const LOCATION = new TextEncoder().encode("location");
+const FILL = new TextEncoder().encode("fill");
 
 export class Malformed extends Error {}
 
@@ -153,6 +156,44 @@ function tensor(view) {
   const read = type !== STRING && (WHOLE.has(type) ? count * 8 <= INTEGER_BYTES : count * 4 <= OTHER_BYTES);
   const negative = dims.some((d) => d >= 2 ** 63);
   if (!data || location === 1 || type < 1 || type > TYPES || negative || read) return [view];
-  const entry = [...nested(1, [LOCATION]), ...nested(2, [MARK])];
-  return [...kept, ...nested(13, entry), Uint8Array.of(112, 1)];
+  const entries = nested(13, [...nested(1, [LOCATION]), ...nested(2, [MARK])]);
+  const light = dims.filter((d) => d !== 1).length === 1 && !dims.includes(0) && Math.max(...dims) <= LONGEST_VECTOR;
+  const same = light && FILLED.has(type) ? filled(view, count, ...FILLED.get(type)) : null;
+  if (same !== null) entries.push(...nested(13, [...nested(1, [FILL]), ...nested(2, [Uint8Array.of(same ? 49 : 48)])]));
+  return [...kept, ...entries, Uint8Array.of(112, 1)];
+}
+
+// Whether a tensor of floats holds one number throughout; null where its data is not as its dimensions say.
+function filled(view, count, width, exponent) {
+  const numbers = elements(view, width);
+  if (numbers === null || numbers.length !== count) return null;
+  const bits = BigInt(8 * width);
+  const magnitude = (1n << (bits - 1n)) - 1n;
+  const infinite = ((1n << BigInt(exponent)) - 1n) << (bits - 1n - BigInt(exponent));
+  const first = numbers[0];
+  if ((first & magnitude) > infinite) return false; // what is no number equals nothing
+  return numbers.every((v) => v === first || ((v & magnitude) === 0n && (first & magnitude) === 0n));
+}
+
+// Bit patterns of the elements, from the field that holds them.
+function elements(view, width) {
+  const out = [];
+  let raw = null;
+  const little = (piece) => {
+    const data = new DataView(piece.buffer, piece.byteOffset, piece.byteLength);
+    for (let at = 0; at + width <= piece.length; at += width) out.push(width === 8 ? data.getBigUint64(at, true) : BigInt(width === 4 ? data.getUint32(at, true) : data.getUint16(at, true)));
+    return piece.length % width === 0;
+  };
+  for (const [number, whole, inner] of fields(view)) {
+    if (number === 9 && inner) raw = inner;
+    else if ((number === 4 && width === 4) || (number === 10 && width === 8)) {
+      if (!little(inner || whole.subarray(1))) return null;
+    } else if (number === 5 && width === 2) {
+      const [piece, from] = inner ? [inner, 0] : [whole, 1];
+      for (let at = from, v; at < piece.length; ) [v, at] = readVarint(piece, at), out.push(BigInt(v) & 0xffffn);
+    }
+  }
+  if (raw === null) return out;
+  out.length = 0;
+  return little(raw) ? out : null;
 }

@@ -255,7 +255,7 @@ def test_the_wheel_zooms_a_graph_that_was_clicked_and_scrolls_the_page_else(show
     page.locator(".paper").hover()
     page.mouse.wheel(0, -200)
     page.wait_for_function(f"{width} > {before}")
-    assert page.locator("canvas.map").is_visible()
+    assert page.locator(".map").is_visible()
 
 
 def test_the_graph_fills_the_screen_and_comes_back(shown: Open) -> None:

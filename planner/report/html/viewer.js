@@ -8,10 +8,12 @@ class Viewer {
   /** `graph` in a page; `pick(node)`: shows what is known of it. */
   constructor(graph) {
     Object.assign(this, { graph, plan: graph.plan });
-    this.canvas = h("canvas", { class: "map", "aria-hidden": "true", hidden: true });
-    graph.element.append(this.canvas);
+    this.canvas = h("canvas");
+    this.sight = h("div", { class: "map-sight" });
+    this.box = h("div", { class: "map", "aria-hidden": "true", hidden: true }, this.canvas, this.sight);
+    graph.element.append(this.box);
     graph.options.ondraw = () => this.map();
-    graph.options.onview = () => this.frame();
+    graph.options.onview = () => { this.soon ||= requestAnimationFrame(() => { this.soon = 0; this.frame(); }); };
     const tool = (text, name, call) => h("button", { type: "button", "aria-label": name, title: name, on: { click: call } }, text);
     this.wide = tool("Full screen", "show the graph on the whole screen", () => this.full(!this.section.classList.contains("full")));
     graph.tools.append(this.wide, tool("SVG", "save the graph as it is open now, as SVG", () => this.save("svg")), tool("PNG", "save the graph as it is open now, as PNG", () => this.save("png")));
@@ -67,16 +69,15 @@ class Viewer {
   }
   map() {
     const { graph } = this, [w, hgt] = graph.size || [0, 0], room = [graph.paper.clientWidth, graph.paper.clientHeight];
-    this.canvas.hidden = !(w * graph.scale > room[0] + 4 || hgt * graph.scale > room[1] + 4) || room[0] < 500;
-    if (this.canvas.hidden) return;
+    this.room = room;
+    this.box.hidden = !(w * graph.scale > room[0] + 4 || hgt * graph.scale > room[1] + 4) || room[0] < 500;
+    if (this.box.hidden) return;
     this.per = Math.min(MAP[0] / w, MAP[1] / hgt);
     const size = [Math.max(24, w * this.per), hgt * this.per], ratio = Math.min(2, devicePixelRatio || 1);
     Object.assign(this.canvas, { width: size[0] * ratio, height: size[1] * ratio });
     this.canvas.style.setProperty("width", `${size[0]}px`);
     this.canvas.style.setProperty("height", `${size[1]}px`);
-    this.still = document.createElement("canvas");
-    Object.assign(this.still, { width: this.canvas.width, height: this.canvas.height });
-    const c = this.still.getContext("2d"), style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
+    const c = this.canvas.getContext("2d"), style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
     c.scale(ratio, ratio);
     c.fillStyle = colour("--raised");
     c.fillRect(0, 0, ...size);
@@ -94,26 +95,24 @@ class Viewer {
   }
   /** The part that is in sight, on the map. */
   frame() {
-    const { graph, canvas } = this;
-    const over = graph.size[0] * graph.scale > graph.paper.clientWidth + 4 || graph.size[1] * graph.scale > graph.paper.clientHeight + 4;
-    if (over === canvas.hidden) return void this.map();
-    if (canvas.hidden || !this.still) return;
-    const c = canvas.getContext("2d"), ratio = canvas.width / canvas.clientWidth || 1, k = (this.per / graph.scale) * ratio;
-    c.drawImage(this.still, 0, 0);
-    c.lineWidth = 2;
-    c.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--focus");
-    const [mx, my] = graph.margins().map((m) => (m ? 0 : 1));
-    const at = [graph.paper.scrollLeft * k * mx, graph.paper.scrollTop * k * my];
-    c.strokeRect(at[0] + 1, at[1] + 1, Math.min(canvas.width, graph.paper.clientWidth * k) - 2, Math.max(3, Math.min(canvas.height, graph.paper.clientHeight * k) - 2));
+    const { graph, room } = this;
+    if (!room) return;
+    const [w, hgt] = graph.size.map((x) => x * graph.scale), over = w > room[0] + 4 || hgt > room[1] + 4;
+    if (over === this.box.hidden) this.map();
+    if (this.box.hidden) return;
+    const k = this.per / graph.scale, set = (name, v) => this.sight.style.setProperty(name, `${v.toFixed(1)}px`);
+    set("width", Math.min(w, room[0]) * k);
+    set("height", Math.max(3, Math.min(hgt, room[1]) * k));
+    this.sight.style.setProperty("transform", `translate(${(w > room[0] ? graph.paper.scrollLeft * k : 0).toFixed(1)}px, ${(hgt > room[1] ? graph.paper.scrollTop * k : 0).toFixed(1)}px)`);
   }
   drag() {
-    const { graph, canvas } = this;
+    const { graph, box } = this;
     const to = (e) => {
-      const r = canvas.getBoundingClientRect(), k = graph.scale / this.per;
+      const r = this.canvas.getBoundingClientRect(), k = graph.scale / this.per;
       graph.paper.scrollTo((e.clientX - r.left) * k - graph.paper.clientWidth / 2, (e.clientY - r.top) * k - graph.paper.clientHeight / 2);
     };
-    canvas.addEventListener("pointerdown", (e) => { e.preventDefault(); canvas.setPointerCapture(e.pointerId); to(e); });
-    canvas.addEventListener("pointermove", (e) => { if (e.buttons) to(e); });
+    box.addEventListener("pointerdown", (e) => { e.preventDefault(); box.setPointerCapture(e.pointerId); to(e); });
+    box.addEventListener("pointermove", (e) => { if (e.buttons) to(e); });
   }
   /** The whole graph as a drawing that stands alone: what styles say is written into it. */
   drawing() {
