@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -109,12 +110,13 @@ HEAD: Final = """\
 |---|---|---|---|---|---|---|---|---|---|"""
 
 
-def planner(*arguments: str) -> tuple[float, subprocess.CompletedProcess[str]]:
+def planner(cache: Path, *arguments: str) -> tuple[float, subprocess.CompletedProcess[str]]:
     """A command and its seconds of processor time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "planner.cli.main", *arguments]
+    environment = {**os.environ, "PLANNER_CACHE_DIR": str(cache)}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
     except subprocess.TimeoutExpired:
         done = subprocess.CompletedProcess(command, -1, "", f"stopped after {LIMIT} s")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -124,25 +126,22 @@ def planner(*arguments: str) -> tuple[float, subprocess.CompletedProcess[str]]:
 def row(name: str, case: Case, folder: Path) -> str:
     """A line of the table, which says what failed where something did."""
     model = folder / "model.onnx"
-    seconds, exported = planner("export", *case.source(folder), "--out", str(model))
+    seconds, exported = planner(folder, "export", *case.source(folder), "--out", str(model))
     if exported.returncode:
         return f"| {name} | export: {' '.join(exported.stderr.split())[-300:]} |"
     by = " (torch.onnx)" if "note: written by torch.onnx" in exported.stderr else ""
     on = ("--devices", str(case.devices), "--hardware", "h100")
-    searching, found = planner("search", str(model), *on, "--json", "--out", str(folder / "plan"))
+    searching, found = planner(folder, "search", str(model), *on, "--json", "--out", str(folder / "plan"))
     weights = exported.stdout.split(" operators, ")[1].split(" weights")[0]
     if found.returncode:
         return f"| {name} | {weights} | {seconds:.0f} s{by} | search: {' '.join(found.stderr.split())[-300:]} |"
     plan = json.loads(found.stdout)
-    proving, proof = planner("verify", str(folder / "plan"), str(model), "--json")
+    proving, proof = planner(folder, "verify", str(folder / "plan"), str(model), "--json")
     said = json.loads(proof.stdout) if proof.stdout.startswith("{") else {}
     what = " and ".join(said.get("checked", ()))
+    wrong = str(said.get("failures") or said.get("fields") or " ".join(proof.stderr.split()))[-300:]
     error = said.get("max_error")
-    verified = (
-        f"ok, {said['scope']}, {what}, error {error:.0e}"
-        if said.get("ok")
-        else f"{' '.join(proof.stderr.split())[-200:]}"
-    )
+    verified = f"ok, {said['scope']}, {what}, error {error:.0e}" if said.get("ok") else wrong
     return (
         f"| {name} | {plan['operators']:,} | {weights} | {seconds:.0f} s{by} | {case.devices} | {words(plan)} "
         f"| {1000 * plan['step_time_s']:.1f} ms | {100 * plan['gap']:.2f} % | {searching:.0f} s "
