@@ -11,12 +11,15 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from planner.errors import InputError
 from planner.frontends.resized.rebind import rebind
 from planner.ir import DeviceMesh, Graph, Layout, Op, Role, Tensor
 from planner.pricing import bind_rules
 from planner.rules.strategy import AxisRole, bind
 from planner.rules.window import windows
+from planner.verify.uses import uses
 
 __all__ = ["Shrinker"]
 
@@ -105,11 +108,14 @@ class Shrinker:
 
 
 def _used_up(graph: Graph, smaller: Graph) -> bool:
-    """Nothing is left of some tensor, or some window is larger than all that it slides over, which was not so before:
-    the mean of no pixels is not a number."""
+    """Whether something is wrong that was not so before: nothing is left of some tensor, some window is larger than all
+    that it slides over (the mean of no pixels is not a number), or an index that the graph holds, such as the word that
+    a decoder begins with, points behind what it is looked up in."""
     if any(t.shape is not None and not t.elements and graph.tensors[n].elements for n, t in smaller.tensors.items()):
         return True
-    return any(_overruns(op, smaller) and not _overruns(graph.op(op.name), graph) for op in smaller.ops)
+    if any(_overruns(op, smaller) and not _overruns(graph.op(op.name), graph) for op in smaller.ops):
+        return True
+    return _points_outside(smaller) and not _points_outside(graph)
 
 
 def _overruns(op: Op, graph: Graph) -> bool:
@@ -123,6 +129,15 @@ def _overruns(op: Op, graph: Graph) -> bool:
     kernel = op.attributes.get("kernel_shape") or (weight[0][2:] if weight else ())
     found = windows(op.attributes, kernel, data[2:], result[2:])
     return any(w.span > w.begin + w.elements + w.end for w in found)
+
+
+def _points_outside(graph: Graph) -> bool:
+    """Whether an index that the graph itself holds is beyond a bound that a reader of it has."""
+    for name, use in uses(graph).items():
+        value = graph.tensors[name].value
+        if use.below is not None and value is not None and value.dtype.kind in "iu" and np.any(value >= use.below):
+            return True
+    return False
 
 
 def _input_sizes(graph: Graph) -> list[tuple[int, int]]:

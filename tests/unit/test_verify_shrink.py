@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 import numpy as np
+from onnx import TensorProto, numpy_helper
 
 from planner.frontends import import_bytes
 from planner.ir import DeviceMesh, Graph, Layout
@@ -44,6 +45,21 @@ def test_every_long_dimension_becomes_small() -> None:
     assert shapes == {"x": (1, 16, 16), "up": (16, 64), "down": (64, 16), "head": (16, 64)}
     values = random_tensors(small, 0)
     np.testing.assert_allclose(run_ops(small, values)["y"], run_whole(small, values)["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_vocabulary_keeps_the_words_that_the_graph_names() -> None:
+    """A decoder begins with a word of its own, which is stored in the graph."""
+    nodes = [
+        node("Concat", "begin ids", "words", axis=1), node("Gather", "table words", "found"),
+        node("MatMul", "found head", "y"),
+    ]  # fmt: skip
+    weights = [external("table", [1024, 64]), external("head", [64, 8])]
+    for word, least in ((40, LEAST_WEIGHT), (200, 256), (1023, 1024)):
+        begin = numpy_helper.from_array(np.full((4, 1), word, np.int64), "begin")
+        graph = import_bytes(serialised(nodes, [value("ids", [4, 7], TensorProto.INT64)], ["y"], [*weights, begin]))
+        small = last(Shrinker(DeviceMesh.of(2), roles(graph), {}), graph)
+        assert (small.tensors["table"].shape or ())[0] == least
+        run_whole(small, random_tensors(small, 0))
 
 
 def test_what_a_strategy_splits_still_divides() -> None:

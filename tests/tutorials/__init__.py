@@ -1,0 +1,1 @@
+"""The tutorials of docs/tutorials, run as they stand."""
