@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from .found import Device, Report
-from .tools import LIMIT_S, ask
+from .tools import LIMIT_S, ask, note_on_visible
 
 __all__ = ["ascend"]
 
@@ -30,7 +30,9 @@ def ascend(limit_s: float = LIMIT_S) -> Report:
     devices = table(answer.text)
     if not devices:
         return Report("npu-smi", True, "shows no device")
-    return Report("npu-smi", True, devices=devices)
+    return Report(
+        "npu-smi", True, devices=devices, notes=tuple(note_on_visible("ASCEND_RT_VISIBLE_DEVICES", len(devices)))
+    )
 
 
 def table(text: str) -> tuple[Device, ...]:

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Final
 
 from .found import Device, Links, Report
-from .tools import LIMIT_S, Answer, ask
+from .tools import LIMIT_S, Answer, ask, note_on_visible
 
 __all__ = ["nvidia", "topology"]
 
@@ -37,7 +37,7 @@ def nvidia(limit_s: float = LIMIT_S) -> Report:
         split += rest == ["Enabled"]
     if not devices:
         return Report("nvidia-smi", True, "shows no device")
-    notes = []
+    notes = note_on_visible("CUDA_VISIBLE_DEVICES", len(devices))
     if split:
         notes.append(f"MIG divides {split} of the {len(devices)} devices; profiles are of whole devices")
     matrix = ask("nvidia-smi", "topo", "-m", limit_s=limit_s) if len(devices) > 1 else None

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["LIMIT_S", "Answer", "ask"]
+__all__ = ["LIMIT_S", "Answer", "ask", "note_on_visible"]
 
 LIMIT_S: Final = 20.0  # the first call after a boot loads the driver, which takes seconds on servers of eight devices
 _MOST_BYTES: Final = 1 << 20  # a server of 16 devices answers with some 10 KB
@@ -59,6 +59,15 @@ def ask(program: str, *arguments: str, limit_s: float = LIMIT_S) -> Answer:
         said = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
         problem = f"ended with status {process.returncode} and said: {said[:200]}"
     return Answer(True, problem=problem) if problem else Answer(True, text)
+
+
+def note_on_visible(variable: str, devices: int) -> list[str]:
+    """That a job scheduler or the user gives programs fewer devices than the vendor's program shows."""
+    given = os.environ.get(variable)
+    count = len([word for word in (given or "").split(",") if word.strip()])
+    if given is None or count >= devices:
+        return []
+    return [f"{variable} gives programs {count} of the {devices} devices: plan with --devices {count}"]
 
 
 def _printed(process: subprocess.Popen[bytes], limit_s: float) -> tuple[bytes, str]:

@@ -85,7 +85,7 @@ def measure(layers: int, devices: int) -> Point:
 
 def _table(points: Sequence[Point]) -> str:
     head = (
-        "| layers | operators | devices | configurations | played | CPU s | step | gap | plan |",
+        "| layers | operators | devices | configurations | simulated | CPU s | step | gap | plan |",
         "|" + "---:|" * 8 + "---|",
     )
     rows = (

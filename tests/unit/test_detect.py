@@ -28,6 +28,8 @@ Install = Callable[..., None]
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Puts a program on a PATH that has no other accelerator's: what it prints by its first argument, or a script."""
+    for variable in ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/usr/bin{os.pathsep}/bin")
 
     def put(name: str, script: str = "", **printed: str) -> None:
@@ -93,6 +95,16 @@ def test_what_differs_from_the_profile_is_said(install: Install) -> None:
     assert "this machine has none: communication takes longer" in notes
     install("nvidia-smi", query=gpus(1, "NVIDIA H200", 143771))
     assert "h200-one" in " ".join(detect().kinds[0].notes)
+
+
+def test_devices_that_programs_are_not_given_are_said(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("nvidia-smi", query=gpus(4, "NVIDIA L4", 23034), topo=switched(4, "PHB"))
+    install("npu-smi", info=npus("25.2.0", "910B2", 2, "3197 / 65536"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
+    monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "0,1")
+    gpu, npu = detect().kinds
+    assert gpu.notes == ("CUDA_VISIBLE_DEVICES gives programs 2 of the 4 devices: plan with --devices 2",)
+    assert npu.notes == ()
 
 
 def test_several_kinds_of_devices_are_one_cluster(install: Install) -> None:
