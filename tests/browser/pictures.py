@@ -43,6 +43,10 @@ PLANS = {
 }
 LARGE = (f"{LLAMA_70B} 192", "--devices 1024 --hardware h100 --batch 2048")  # 9,996 operators
 WIDTHS, SCHEMES = (1440, 390), ("light", "dark")
+# What is out of sight is not laid out (style.css): the whole page is to be drawn, and looked through.
+UNFOLDED = """() => {
+  for (const s of document.querySelectorAll("section")) s.style.setProperty("content-visibility", "visible");
+}"""
 FRAMES = """async ([dx, dy, ms]) => {
   const paper = document.querySelector(".paper"), times = [], begin = performance.now();
   await new Promise((done) => {
@@ -101,7 +105,8 @@ class Camera:
         page.goto(url)
         page.wait_for_selector(ready, timeout=60_000)
         act(page)
-        page.wait_for_timeout(200)
+        page.evaluate(UNFOLDED)
+        page.wait_for_timeout(400)
         # A window that grows for the picture would catch frames before they are drawn again.
         page.screenshot(path=self.out / f"{name}.png", full_page=not page.query_selector("iframe"))
         beyond = page.evaluate("document.documentElement.scrollWidth") - width
