@@ -41,6 +41,9 @@ def test_what_is_printed_adds_up_to_the_last_digit(a: str, b: str) -> None:
         assert summed(rows, column) == Decimal(s["step"][column])
     for r in (*rows, s["step"]):
         assert Decimal(r["b"]) - Decimal(r["a"]) == Decimal(r["delta"])
+    for r in s["totals"]:
+        before, after, delta = (Decimal(r[k].split(" ")[0].replace(",", "")) for k in ("a", "b", "delta"))
+        assert after - before == delta
     assert summed(s["changes"], "delta") == Decimal(s["step"]["delta"])
     for r, plan in (("a", searched(a)), ("b", searched(b))):
         digit = Decimal(1).scaleb(Decimal(s["step"][r]).as_tuple().exponent)  # type: ignore[arg-type]
