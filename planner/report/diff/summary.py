@@ -5,6 +5,7 @@ All times are seconds of a step in one unit, and every column adds up as it is p
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -111,7 +112,9 @@ def _totals(d: Diff, step: Row, s: Scale) -> list[Row]:
     rows = [Row("step", "step", a, b, delta, step.way, step.relative)]
     count = samples(d.a), samples(d.b)
     if count[0] and count[1] and min(d.a.cost.step_time_s, d.b.cost.step_time_s) > 0:
-        rows.append(_rate(count[0] / d.a.cost.step_time_s, count[1] / d.b.cost.step_time_s))
+        x, y = (n / p.cost.step_time_s for n, p in zip(count, (d.a, d.b), strict=True))
+        if math.isfinite(x) and math.isfinite(y):
+            rows.append(_rate(x, y))
     x, y = d.a.cost.peak_memory_bytes, d.b.cost.peak_memory_bytes
     rows.append(_bytes("memory", "memory per device", x, y))
     x, y = (sum(sent_bytes(p).values()) for p in (d.a, d.b))
