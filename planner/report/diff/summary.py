@@ -110,16 +110,16 @@ def _row(s: Scale, key: str, name: str, a: int, b: int) -> Row:
 def _totals(d: Diff, step: Row, s: Scale) -> list[Row]:
     a, b, delta = (f"{t} {s.unit}" for t in (step.a, step.b, step.delta))
     rows = [Row("step", "step", a, b, delta, step.way, step.relative)]
-    count = samples(d.a), samples(d.b)
-    if count[0] and count[1] and min(d.a.cost.step_time_s, d.b.cost.step_time_s) > 0:
-        x, y = (n / p.cost.step_time_s for n, p in zip(count, (d.a, d.b), strict=True))
+    first, second = samples(d.a), samples(d.b)
+    if first and second and min(d.a.cost.step_time_s, d.b.cost.step_time_s) > 0:
+        x, y = first / d.a.cost.step_time_s, second / d.b.cost.step_time_s
         if math.isfinite(x) and math.isfinite(y):
             rows.append(_rate(x, y))
-    x, y = d.a.cost.peak_memory_bytes, d.b.cost.peak_memory_bytes
-    rows.append(_bytes("memory", "memory per device", x, y))
-    x, y = (sum(sent_bytes(p).values()) for p in (d.a, d.b))
-    if x or y:
-        rows.append(_bytes("sent", "sent per device", x, y))
+    held = d.a.cost.peak_memory_bytes, d.b.cost.peak_memory_bytes
+    rows.append(_bytes("memory", "memory per device", *held))
+    sent = sum(sent_bytes(d.a).values()), sum(sent_bytes(d.b).values())
+    if any(sent):
+        rows.append(_bytes("sent", "sent per device", *sent))
     return rows
 
 
