@@ -80,14 +80,18 @@ def artifact(work: JobInput, tell: Tell) -> JobResult:
 
 def diff(work: JobInput, tell: Tell) -> JobResult:
     """diff.json or diff.html of plans `a` and `b`."""
-    from planner.report import diff_document, diff_html
+    from planner.report import diff_document
+    from planner.report.diff import diff as compared
+    from planner.report.diff import page_of
+    from planner.requests.headline import words
 
     a, b = (read_plan(work.lay_out(name, f"{name}.json")) for name in ("a", "b"))
     match work.options.get("form"):
         case "json":
             return JobResult({"diff.json": (_text(diff_document(a, b)), JSON)})
         case "html":
-            return JobResult({"diff.html": (diff_html(a, b).encode(), HTML)})
+            page = page_of(compared(a, b), words=(words(a), words(b)))
+            return JobResult({"diff.html": (page.encode(), HTML)})
         case form:
             raise UsageError(f"form {form!r}: expected json or html")
 

@@ -145,6 +145,7 @@ def _check(options: argparse.Namespace) -> None:
         "--save-problem": options.save_problem is not None,
         "--nodes": options.nodes is not None,
         "--emit": bool(options.emit),
+        "--against": bool(options.against),
         "--target": options.target not in (None, "any"),
         "--mode inference": options.mode == "inference",
         "--space operators": options.space == "operators",

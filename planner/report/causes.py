@@ -7,9 +7,11 @@ computing stands together as `unhidden`, unless the clock's own parts are given.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from planner.errors import InputError
 from planner.planning.document import PlanDocument
 from planner.report.timeline import pipeline_run
 
@@ -44,7 +46,11 @@ _CLOCK: Final[Mapping[str, str]] = {
 
 
 def picoseconds(seconds: float) -> int:
-    return round(seconds / PICOSECOND)
+    """InputError where they are too many to count."""
+    count = seconds / PICOSECOND
+    if not math.isfinite(count):
+        raise InputError(f"plan: {seconds} s cannot be counted in {PICOSECOND} s; search again")
+    return round(count)
 
 
 def step_causes(plan: PlanDocument, clock: Mapping[str, float] | None = None) -> dict[str, int]:
@@ -79,11 +85,11 @@ def comparable(plans: Iterable[Mapping[str, int]]) -> list[dict[str, int]]:
 def _of_file(plan: PlanDocument) -> dict[str, int]:
     """Computing that runs a second time is told apart where the plan says so."""
     found = {c: picoseconds(s) for c, s in plan.cost.step_parts_s.items() if c in CAUSES}
-    again = round(sum(_runs(plan, stage=0, again=True)) / PICOSECOND)
+    again = picoseconds(sum(_runs(plan, stage=0, again=True)))
     run = plan.schedule.run
     if not again and run.get("recompute", "none") != "none":
         # The operators' runs are those of the program; what the configuration runs again is beyond them.
-        again = max(0, found.get("compute", 0) - round(sum(_runs(plan, stage=0, again=False)) / PICOSECOND))
+        again = max(0, found.get("compute", 0) - picoseconds(sum(_runs(plan, stage=0, again=False))))
     again = min(again, found.get("compute", 0))
     return {**found, "compute": found.get("compute", 0) - again, "recompute": again}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,6 +86,8 @@ def _of_document(d: dict[str, Any], path: Path, label: str | None, kind: Kind) -
         return
     try:
         devices, batch = int(d["devices"]), None if d["batch"] is None else int(d["batch"])
+        if devices < 1 or not math.isfinite(float(d["step_time_s"])):
+            raise ValueError("the number of devices or the step")
         name = label or str(d.get("strategy") or d.get("in_words") or path.stem)
         evaluated = str(d.get("schema", "")).startswith("planner.evaluation/")
         causes = _causes(d) if kind == "breakdown" else {}

@@ -79,3 +79,6 @@ def test_what_cannot_be_compared_is_said_before_the_search(
 def test_several_counts_of_devices_are_compared_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["search", MODEL, "--devices", "2,4", "--against", "ddp"]) == 2
     assert "one --devices" in capsys.readouterr().err
+    asked = ("--devices", "8", "--hardware", "h100:4+a100-80:4", "--against", "ddp")
+    assert main(["search", MODEL, *asked]) == 2
+    assert "--against with --hardware" in capsys.readouterr().err

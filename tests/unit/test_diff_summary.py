@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 from planner.cli.main import main
+from planner.errors import InputError
 from planner.planning import PlanDocument, plan_text
 from planner.report.causes import comparable, picoseconds, step_causes
-from planner.report.diff import Column, diff, document, markdown, several, text
+from planner.report.diff import Column, diff, document, markdown, page_of, several, text
 from planner.report.rounded import columns, rounded, scale
 from planner.report.wire import sent_bytes
 from planner.requests.comparison import clock_of_plan
@@ -41,6 +43,9 @@ def test_what_is_printed_adds_up_to_the_last_digit(a: str, b: str) -> None:
         assert summed(rows, column) == Decimal(s["step"][column])
     for r in (*rows, s["step"]):
         assert Decimal(r["b"]) - Decimal(r["a"]) == Decimal(r["delta"])
+    for r in s["totals"]:
+        before, after, delta = (Decimal(r[k].split(" ")[0].replace(",", "")) for k in ("a", "b", "delta"))
+        assert after - before == delta
     assert summed(s["changes"], "delta") == Decimal(s["step"]["delta"])
     for r, plan in (("a", searched(a)), ("b", searched(b))):
         digit = Decimal(1).scaleb(Decimal(s["step"][r]).as_tuple().exponent)  # type: ignore[arg-type]
@@ -147,6 +152,26 @@ def test_serving_beside_training_says_that_the_work_is_another() -> None:
 
     shown = text(diff(searched("data"), edited(searched("data"), serving)))
     assert "A is a plan of training and B of inference" in shown
+
+
+def test_times_out_of_all_measure_are_shown_or_refused() -> None:
+    """A file may say anything that is a number."""
+    plan, other = searched("pipeline"), searched("data")
+    for seconds in (0.0, -1.0, 5e-324):
+        odd = edited(plan, lambda d, s=seconds: d["cost"].update(step_time_s=s))  # type: ignore[misc]
+        for a, b in ((odd, other), (other, odd), (odd, odd)):
+            assert document(diff(a, b))["summary"]["step"]
+            assert text(diff(a, b))
+            assert several([Column(a, "a"), Column(b, "b")])
+        assert page_of(diff(odd, other))
+    edits: tuple[Callable[[dict[str, Any]], object], ...] = (
+        lambda d: d["cost"].update(step_time_s=1e305),
+        lambda d: d["cost"].update(step_parts_s={"compute": 1e308}),
+        lambda d: d["stages"][0].update(once_s=1e308),
+    )
+    for edit in edits:
+        with pytest.raises(InputError, match="cannot be counted"):
+            text(diff(edited(plan, edit), other))
 
 
 def test_rounding_keeps_sums_and_what_is_equal() -> None:

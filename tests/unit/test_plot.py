@@ -128,6 +128,7 @@ def test_a_figure_without_matplotlib_names_the_extra(
         (("timeline", "PLAN", "PLAN", "--json"), 2, "one plan"),
         (("pareto", "EMPTY", "PLAN", "--json"), 3, "is missing or wrong"),
         (("pareto", "LIST", "PLAN", "--json"), 3, "found neither"),
+        (("scaling", "NONE", "PLAN", "--json"), 3, "is missing or wrong"),
         (("pareto", "absent.json", "PLAN", "--json"), 3, "cannot be read"),
         (("pareto", "FOLDER", "PLAN", "--json"), 3, "no plan.json"),
     ],
@@ -137,10 +138,13 @@ def test_refusals_name_what_is_wrong(
 ) -> None:
     (tmp_path / "empty.json").write_text("{}")
     (tmp_path / "list.json").write_text("[1]")
+    answer = {"devices": 0, "batch": 16, "step_time_s": float("nan"), "peak_memory_bytes": 1}
+    (tmp_path / "none.json").write_text(json.dumps(answer))
     files = {
         "PLAN": folder / "pipeline.json",
         "EMPTY": tmp_path / "empty.json",
         "LIST": tmp_path / "list.json",
+        "NONE": tmp_path / "none.json",
         "FOLDER": tmp_path,
     }
     assert main(["plot", *(str(files.get(w, w)) for w in words)]) == status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -157,7 +158,8 @@ def _difference(d: Diff, key: str) -> float | int:
 
 
 def _relative(a: float, b: float) -> float | None:
-    return (b - a) / abs(a) if a else None
+    share = (b - a) / abs(a) if a else math.nan
+    return share if math.isfinite(share) else None
 
 
 def _settings(rows: Sequence[Setting]) -> list[dict[str, str]]:

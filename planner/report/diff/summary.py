@@ -5,6 +5,7 @@ All times are seconds of a step in one unit, and every column adds up as it is p
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from planner.report.diff.ledger import Bill, total
 from planner.report.diff.model import Diff
 from planner.report.diff.reasons import same_reason
 from planner.report.diff.rules import Rule, Work, rules
-from planner.report.diff.words import percent, signed
+from planner.report.diff.words import percent
 from planner.report.rounded import Scale, columns, rounded, scale
 from planner.report.wire import sent_bytes
 from planner.report.words import memory_text
@@ -24,6 +25,7 @@ from planner.report.words import memory_text
 __all__ = ["MOST_RULES", "Change", "Row", "Summary", "made_otherwise", "pins_text", "samples", "summary"]
 
 MOST_RULES = 6  # that stand alone; the others together
+_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 Clock = Mapping[str, float] | None
 
 
@@ -108,14 +110,16 @@ def _row(s: Scale, key: str, name: str, a: int, b: int) -> Row:
 def _totals(d: Diff, step: Row, s: Scale) -> list[Row]:
     a, b, delta = (f"{t} {s.unit}" for t in (step.a, step.b, step.delta))
     rows = [Row("step", "step", a, b, delta, step.way, step.relative)]
-    count = samples(d.a), samples(d.b)
-    if count[0] and count[1] and min(d.a.cost.step_time_s, d.b.cost.step_time_s) > 0:
-        rows.append(_rate(count[0] / d.a.cost.step_time_s, count[1] / d.b.cost.step_time_s))
-    x, y = d.a.cost.peak_memory_bytes, d.b.cost.peak_memory_bytes
-    rows.append(_bytes("memory", "memory per device", x, y))
-    x, y = (sum(sent_bytes(p).values()) for p in (d.a, d.b))
-    if x or y:
-        rows.append(_bytes("sent", "sent per device", x, y))
+    first, second = samples(d.a), samples(d.b)
+    if first and second and min(d.a.cost.step_time_s, d.b.cost.step_time_s) > 0:
+        x, y = first / d.a.cost.step_time_s, second / d.b.cost.step_time_s
+        if math.isfinite(x) and math.isfinite(y):
+            rows.append(_rate(x, y))
+    held = d.a.cost.peak_memory_bytes, d.b.cost.peak_memory_bytes
+    rows.append(_bytes("memory", "memory per device", *held))
+    sent = sum(sent_bytes(d.a).values()), sum(sent_bytes(d.b).values())
+    if any(sent):
+        rows.append(_bytes("sent", "sent per device", *sent))
     return rows
 
 
@@ -128,13 +132,15 @@ def _rate(x: float, y: float) -> Row:
 
 
 def _bytes(key: str, name: str, x: int, y: int) -> Row:
-    """Gigabytes with as many decimals on both sides, so that they subtract as printed."""
-    if max(x, y) < 2**30:
-        texts = memory_text(x), memory_text(y), signed(memory_text(y - x))
-        return Row(key, name, *texts, (y > x) - (y < x), percent(x, y))
-    a, b = round(100 * x / 2**30), round(100 * y / 2**30)
-    texts = f"{a / 100:.2f} GiB", f"{b / 100:.2f} GiB", f"{(b - a) / 100:+.2f} GiB" if a != b else "0.00 GiB"
-    return Row(key, name, *texts, (y > x) - (y < x), percent(a, b))
+    """In one unit with as many decimals on both sides, so that they subtract as printed."""
+    unit, size = next(((u, n) for u, n in _UNITS if max(x, y) >= n), ("B", 1))
+    decimals = 2 if size > 1 else 0
+    a, b = (round(n * 10**decimals / size) for n in (x, y))
+    first, second, more = (
+        f"{n / 10**decimals:{sign}.{decimals}f} {unit}" for n, sign in ((a, ""), (b, ""), (b - a, "+"))
+    )
+    delta = more if a != b else more.lstrip("+")
+    return Row(key, name, first, second, delta, (y > x) - (y < x), percent(a, b))
 
 
 def _changes(d: Diff, s: Scale, printed: int, exact: int, most: int) -> list[Change]:
