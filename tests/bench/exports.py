@@ -97,7 +97,7 @@ CASES: Final = {
         ),
         options=("--sequence", "128", "--no-dropout"),
     ),
-    "CLIP ViT-B/32": Case(64, 16, _llm("clip", "CLIPModel"), options=("--no-dropout",)),
+    "CLIP ViT-B/32": Case(256, 16, _llm("clip", "CLIPModel"), options=("--no-dropout",)),
     "ResNet-50": Case(256, 16, function="resnet50"),
     "ConvNeXt tiny": Case(256, 16, function="convnext_tiny"),
     "Swin tiny": Case(256, 16, function="swin_tiny", options=("--no-dropout",)),
