@@ -248,7 +248,7 @@ def main() -> int:
         data = Path(name) / "data"
         log = options.log or Path(name) / "log"
         with served(data, *LIMITS, "--workers", "2", log=log) as service:
-            while httpx.get(f"{service.url}/readyz").status_code != 200:
+            while httpx.get(f"{service.url}/readyz", timeout=120.0).status_code != 200:
                 time.sleep(0.2)
             stopping = threading.Event()
             loads = [Load(service.url, options.seed + k) for k in range(options.clients)]

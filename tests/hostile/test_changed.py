@@ -3,6 +3,7 @@ names the place."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
@@ -11,6 +12,8 @@ from planner.emit import Given, emit
 from planner.emit.onnx.ranks.writer import Writer
 from planner.errors import InputError
 from planner.frontends import import_bytes
+from planner.frontends.steps.fold import fold
+from planner.ir import Op
 from planner.planning import PlanDocument
 from planner.requests.cancel import Cancellation
 from planner.requests.searcher import Searcher
@@ -138,3 +141,8 @@ def test_a_number_beside_a_value_of_unknown_type_is_refused_by_name():
     writer = Writer(20, ())
     with pytest.raises(InputError, match="tensor v: its element type is not known"):
         writer.number(2.0, writer.declare("v", "", (2,)))
+
+
+def test_what_divides_by_zero_is_not_computed_ahead():
+    op = Op("r", "Range", ("a", "b", "c"), ("r",), {}, 20)
+    assert fold(op, {t: np.array(v) for t, v in (("a", 0), ("b", 16), ("c", 0))}, 8) is None
