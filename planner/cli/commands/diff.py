@@ -21,7 +21,11 @@ _GROUPS = 10  # of changes, in the details
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", type=plan_file, metavar="BASE", help="the plan to compare with: plan.json, or its folder")
     parser.add_argument(
-        "b", type=plan_file, nargs="+", metavar="PLAN", help="a plan to compare: plan.json, or its folder; several are one table"
+        "b",
+        type=plan_file,
+        nargs="+",
+        metavar="PLAN",
+        help="a plan to compare: plan.json, or its folder; several are one table",
     )
     parser.add_argument("--details", action="store_true", help="also print all figures and the groups of equal changes")
     parser.add_argument(
