@@ -120,7 +120,7 @@ def explain(
 
     Args:
         plan: a plan of `planner.search`, or a plan.json, or its folder.
-        op: the operator to explain; None: the plan as a whole.
+        op: the operator, or the module with its operators, to explain; None: the plan as a whole.
         model: the model that was planned; default: the one that the plan knows.
         alternatives: how many of the operator's best alternatives are shown.
         hardware: the hardware profile; None: the one that was planned for.
