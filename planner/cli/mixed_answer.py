@@ -14,6 +14,7 @@ from planner.planning.plan_file import MIXED_SCHEMA
 from planner.planning.planner import gap_of
 from planner.planning.schemes import in_words, spelled
 from planner.report.words import time_text
+from planner.requests.degrees import degrees_of
 from planner.requests.rates import tokens_of_sample
 from planner.uniform.mixed import Cluster, Compared, FoundMixed, Mixed
 
@@ -59,11 +60,7 @@ def document_of(answer: MixedAnswer, model: Path) -> dict[str, Any]:
         "precision": c.precision,
         "in_words": in_words(c),
         "strategy": spelled(c),
-        "parallelism": {
-            **{name: getattr(c, name) for name in ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batches")},
-            "schedule": c.order,
-            "recompute": c.recompute,
-        },
+        "parallelism": degrees_of(c),
         "stages": _stages(best),
         "kinds": _kinds(answer, best),
         "step_time_s": seconds,

@@ -9,19 +9,18 @@ from math import prod
 from typing import Any, Final
 
 from planner.clock import Configuration, extrapolated, interval
-from planner.emit.scheme import PRODUCTS, Scheme, scheme_of
+from planner.emit.scheme import Scheme, scheme_of
 from planner.errors import InputError, UsageError
 from planner.planning import PlanDocument, Planned
-from planner.planning.document import OperatorDocument
 from planner.planning.schemes import in_words, parse_strategy
 from planner.report.rates import rates_text
 from planner.report.words import time_text
+from planner.requests.degrees import KINDS, degrees, uses
 from planner.requests.rates import rates
 
 __all__ = ["extrapolation", "figures", "headline", "words"]
 
 _NAMED: Final = 4  # features of an extrapolation
-_KINDS: Final = ("DP", "CP", "TP")
 
 
 def figures(
@@ -37,6 +36,7 @@ def figures(
     spread = None if profile.device is None else interval(seconds, profile, extrapolated=bool(outside))
     return {
         "in_words": _words(plan, execution),
+        "parallelism": degrees(plan, execution),
         "step_time_interval_s": None if spread is None else list(spread),
         "extrapolated": outside,
         **rates(graph, s.micro_batches, batch, seconds, devices, profile, **kind),
@@ -105,11 +105,7 @@ def _words(plan: PlanDocument, execution: Configuration | None) -> str:
 def _of_most(plan: PlanDocument) -> str:
     """Degrees of most products and tables, and those that are divided otherwise."""
     axes = [a for a in plan.mesh.names if plan.mesh.sizes[a] > 1]
-    found = {
-        name: tuple(_use(plan, op, a) for a in axes)
-        for name, op in plan.operators.items()
-        if op.type in (*PRODUCTS, "Gather") and op.results and op.results[0] is not None
-    }
+    found = uses(plan)
     mesh = " x ".join(str(plan.mesh.sizes[a]) for a in axes)
     if not found:
         return f"operators are divided one by one over a mesh of {mesh} (--details)"
@@ -118,7 +114,7 @@ def _of_most(plan: PlanDocument) -> str:
         return (
             f"operators are divided one by one over a mesh of {mesh}, and no half of them in the same way (--details)"
         )
-    ranks = {kind: prod(plan.mesh.sizes[a] for a, k in zip(axes, most, strict=True) if k == kind) for kind in _KINDS}
+    ranks = {kind: prod(plan.mesh.sizes[a] for a, k in zip(axes, most, strict=True) if k == kind) for kind in KINDS}
     named = [f"{kind} {count}" for kind, count in ranks.items() if count > 1] or ["one device"]
     divided = sum(p.stored.dims != p.compute[0].dims for p in plan.parameters.values() if p.compute)
     shards = ", parameters and their state in shards" if 2 * divided > len(plan.parameters) else ""
@@ -131,17 +127,6 @@ def _of_most(plan: PlanDocument) -> str:
     verb = "is" if len(others) == 1 else "are"
     otherwise = f"; {', '.join(others[:3])}{more} {verb} laid out differently" if others else ""
     return f"{' x '.join(named)}{stages}{shards}{again}{idle}{otherwise} (--details)"
-
-
-def _use(plan: PlanDocument, op: OperatorDocument, axis: str) -> str:
-    """What the axis does there, as people call it."""
-    weights = [x for t, x in zip(op.inputs, op.operands, strict=False) if x is not None and t in plan.parameters]
-    if any(axis in d for x in weights for d in x.dims):
-        return "TP"
-    result = op.results[0]
-    assert result is not None
-    where = next((i for i, d in enumerate(result.dims) if axis in d), None)
-    return "repeated" if where is None else "DP" if where == 0 else "CP" if where == 1 else "TP"
 
 
 def _module(plan: PlanDocument, name: str) -> str:

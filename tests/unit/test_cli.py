@@ -18,7 +18,8 @@ from tests.unit.semantics_model import transformer
 SEARCH_KEYS = {
     "plan", "devices", "mesh", "batch", "objective_s", "objective_lower_bound_s", "gap", "step_time_s", "status",
     "peak_memory_bytes", "memory_limit_bytes", "search_seconds", "operators",
-    "operators_replicated_for_want_of_a_rule", "collectives", "solver",
+    "operators_replicated_for_want_of_a_rule", "collectives", "solver", "step_time_lower_bound_s", "parallelism",
+    "tokens_per_s", "mfu",
 }  # fmt: skip
 
 
@@ -56,6 +57,26 @@ def test_search_writes_a_plan_that_verifies(model: Path, tmp_path: Path, capsys:
     assert verdict["checked"] == ["forward", "gradients"]
     assert verdict["max_error"] < 1e-5
     assert json.loads(Path(str(found["plan"])).read_text())["verification"] == "full"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "degrees"),
+    [
+        ("megatron:tp=2,pp=2,zero=1,micro_batch=1", {"dp": 2, "tp": 2, "pp": 2, "zero": 1, "schedule": "1f1b"}),
+        ("fsdp", {"dp": 8, "tp": 1, "pp": 1, "zero": 3, "schedule": "none", "micro_batches": 1}),
+        (None, {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "recompute": "none"}),
+    ],
+)
+def test_the_degrees_of_a_plan_are_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], strategy: str | None, degrees: dict[str, object]
+) -> None:
+    llama = Path(__file__).parents[2] / "sample_graphs" / "llama_tiny.onnx"
+    found = search(llama, tmp_path, capsys, "--devices", 8, *([] if strategy is None else ["--strategy", strategy]))
+    stated = found["parallelism"]
+    assert isinstance(stated, dict)
+    assert degrees.items() <= stated.items(), stated
+    assert all(isinstance(stated[n], int) for n in ("dp", "tp", "pp", "cp", "ep", "zero", "micro_batches"))
+    assert 0 < stated["share"] <= 1
 
 
 def test_equal_searches_write_equal_bytes(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
