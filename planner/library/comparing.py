@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,7 @@ class Diff:
     a: PlanDocument
     b: PlanDocument
     names: tuple[str, str] = ("A", "B")
+    _clocks: tuple[Mapping[str, float] | None, Mapping[str, float] | None] = (None, None)
 
     @cached_property
     def _found(self) -> Found:
@@ -48,27 +50,27 @@ class Diff:
         """One page that needs nothing else."""
         from planner.report.diff import page_of
 
-        return page_of(self._found, self.names, words=self._words)
+        return page_of(self._found, self.names, words=self._words, clocks=self._clocks)
 
     @cached_property
     def text(self) -> str:
         """One screen: totals, the step by cause, and changes by rule, which add up as printed."""
         from planner.report.diff import text
 
-        return text(self._found, self.names, words=self._words)
+        return text(self._found, self.names, words=self._words, clocks=self._clocks)
 
     @cached_property
     def markdown(self) -> str:
         """The same for the comment of a pull request."""
         from planner.report.diff import markdown
 
-        return markdown(self._found, self.names, words=self._words)
+        return markdown(self._found, self.names, words=self._words, clocks=self._clocks)
 
     def to_dict(self) -> dict[str, Any]:
         """As data (docs/diff.md)."""
         from planner.report.diff import document
 
-        return document(self._found)
+        return document(self._found, self._clocks)
 
     @worded
     def save(self, out: str | os.PathLike[str]) -> Path:

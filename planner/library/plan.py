@@ -364,7 +364,14 @@ def compared(a: Plan | str | os.PathLike[str], b: Plan | str | os.PathLike[str])
     from planner.library.comparing import Diff
 
     first, second = ("AB"[i] if isinstance(p, Plan) else os.fspath(p) for i, p in enumerate((a, b)))
-    return Diff(plan_of(a).document, plan_of(b).document, (first, second))
+    one, other = plan_of(a), plan_of(b)
+    return Diff(one.document, other.document, (first, second), (_clock(one), _clock(other)))
+
+
+def _clock(plan: Plan) -> Mapping[str, float] | None:
+    from planner.requests.comparison import clock_of_plan
+
+    return clock_of_plan(plan.document, None if plan.model is None else plan.model.source)
 
 
 def _nobody(line: str) -> None:

@@ -36,15 +36,16 @@ def column_of(plan: PlanDocument, name: str, clock: Mapping[str, float] | None =
     return Column(plan, name, words(plan), clock)
 
 
-def clock_of_plan(plan: PlanDocument, model: Path) -> Mapping[str, float] | None:
+def clock_of_plan(plan: PlanDocument, model: Path | ModelSource | None) -> Mapping[str, float] | None:
     """The parts of its step by the clock; None where the plan says them itself, or where the model that was planned is
     not there or the plan is priced otherwise today."""
-    if plan.cost.step_parts_s or not model.is_file():
+    if plan.cost.step_parts_s or model is None or (isinstance(model, Path) and not model.is_file()):
         return None
+    source = ModelSource(model) if isinstance(model, Path) else model
     from planner.evaluate.plan import price_plan
 
     def load(batch: int | None, bind: Mapping[str, int]) -> Graph:
-        return ModelSource(model).load(bind=bind, batch=batch)
+        return source.load(bind=bind, batch=batch)
 
     try:
         found = price_plan(plan, load)

@@ -82,10 +82,16 @@ def _summary(s: Summary) -> dict[str, Any]:
     """As printed: texts that add up, and the differences as counts of their last digit."""
     return {
         "unit": s.unit,
-        **{
-            name: [asdict(r) for r in rows]
-            for name, rows in (("totals", s.totals), ("causes", s.causes), ("changes", s.changes))
-        },
+        **{name: [asdict(r) for r in rows] for name, rows in (("totals", s.totals), ("causes", s.causes))},
+        "changes": [
+            {
+                **asdict(c),
+                "roles": [list(r) for r in c.roles],
+                "changes": [list(x) for x in c.changes],
+                "groups": list(c.groups),
+            }
+            for c in s.changes
+        ],
         "alike": None if s.alike is None else asdict(s.alike),
         "step": asdict(s.step),
         "settings": list(s.settings),
