@@ -124,7 +124,7 @@ def _pipeline(c: Configuration, rows: Sequence[Sequence[ChunkTimes]], sent: Sequ
 def _update(
     workload: Workload, c: Configuration, profile: HardwareProfile, parts: Sequence[Sequence[int]], device: int
 ) -> float:
-    if c.frozen:
+    if c.frozen or not _trains(workload):
         return 0.0
     read, stored = elements(workload, c, parts, device)
     precision = "fp32" if c.weight_bytes == 4 else c.precision

@@ -230,8 +230,12 @@ def _local_work(pairs: Sequence[tuple[OperatorClass, Choices]], machine: Machine
             for tensors in (cls.inputs, cls.outputs)
         )
         seen = Operator(cls.rule, cls.part, operand_bytes, result_bytes, width)
-        for way, made in enumerate(kernels(seen, _Shards(choices))):
-            found += [(n, way, kernel) for kernel in made]
+        forward, backward = kernels(seen, _Shards(choices))
+        found += [(n, 0, kernel) for kernel in forward]
+        if (
+            cls.gradient_flows
+        ):  # of a region that has gradients, an operator may be one that none passes: no run is there
+            found += [(n, 1, kernel) for kernel in backward]
     out = [tuple(np.zeros(len(choices), dtype=np.int64) for _ in range(2)) for _, choices in pairs]
     strategies = [len(pairs[n][1]) for n, *_ in found]
     costs = machine.kernels(_columns([k for *_, k in found], strategies))
