@@ -23,7 +23,12 @@ def notes(plan: PlanDocument, costs: Figures) -> list[dict[str, str]]:
     if limit is not None and plan.cost.peak_memory_bytes > limit:
         over = plan.cost.peak_memory_bytes - limit
         out.append(("warning", f"the peak is {over:,} bytes above the memory limit of a device"))
-    if plan.cost.gap > _GAP:
+    requested = plan.search.request
+    if requested is not None and requested.strategy is not None and plan.schedule.micro_batches > 1:
+        # The search over configurations has a bound of its own, which a plan cannot prove.
+        own = "the bound is what this file proves, of its own stages and micro-batches"
+        out.append(("note", f"{own}; `planner search` prints that of all that it searched"))
+    elif plan.cost.gap > _GAP:
         out.append(("warning", f"a step up to {plan.cost.gap:.1%} shorter is not ruled out"))
     if all(set(o.strategy.values()) <= {"replicate"} for o in plan.operators.values()) and plan.devices > 1:
         out.append(("note", "nothing is split: every rank does the whole work, because communicating would cost more"))

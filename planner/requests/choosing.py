@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from planner.errors import InfeasibleError, InputError, NoPlanError, NotFasterError, UsageError
 from planner.planning import PlanDocument, Planned, Recall, Request
-from planner.planning.plan_file import plan_text
 from planner.planning.planner import gap_of
 from planner.planning.schemes import spelled
 from planner.report.words import time_text
@@ -191,8 +190,6 @@ class Choosing:
             closed = not gap and not within  # what is searched inside of configurations is not bounded
             first |= {"step_time_lower_bound_s": bound, "gap": gap, "status": "optimal" if closed else "feasible"}
             lines[at] = line
-            if closed or gap:
-                answer = replace(answer, plans=(_bounded(answer.plans[0], bound, gap), *answer.plans[1:]))
         proof_lines = uniform.lines(chosen=chosen, count=self.request.top_k, answer_s=first["step_time_s"])
         summary = "\n".join([*lines[:at], *proof_lines, *lines[at:]])
         return replace(answer, documents=(first, *answer.documents[1:]), summary=summary)
@@ -295,11 +292,3 @@ def _done(plan: str) -> tuple[object, ...]:
     passes = schedule.micro_batches, schedule.copies, schedule.stages, schedule.order
     stored = {n: x.stored for n, x in p.parameters.items()}
     return passes, p.mesh, {n: (o.strategy, o.chunk, len(o.runs)) for n, o in p.operators.items()}, stored
-
-
-def _bounded(text: str, bound: float, gap: float) -> str:
-    """The plan, which says of itself what the whole search has proved, not only the part that found it."""
-    plan = PlanDocument.model_validate_json(text)
-    cost = plan.cost.model_copy(update={"step_time_lower_bound_s": bound, "gap": gap})
-    search = plan.search.model_copy(update={"status": "feasible" if gap else "optimal"})
-    return plan_text(plan.model_copy(update={"cost": cost, "search": search}))

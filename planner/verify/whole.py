@@ -25,7 +25,8 @@ from planner.work.activity import gradient_sources, trained_parameters
 
 __all__ = ["Whole"]
 
-_MOVES = 4  # times that operands are moved where a result is whole numbers: each time other elements may flip
+# Times that operands are moved: each time other whole numbers flip, and once alone may move an element hardly at all.
+_MOVES = 4
 _LARGE = 1e7  # elements or operations, beyond which a witness takes seconds
 _ULPS = 4.0  # units in the last place that an operand is moved by at most
 
@@ -94,9 +95,8 @@ class Whole:
     def forward_rounding(self, op: Op) -> list[Array]:
         """How far rounding of the operands moves each element of the results; of whole numbers: whether it does."""
         results = [self._values.get(t) if t else None for t in op.outputs]
-        exact = any(r is not None and r.dtype.kind != "f" for r in results)
         operands = self._operands(op)
-        moved = [self._run(op, self._moved(operands)) for _ in range(_MOVES if exact else 1)]
+        moved = [self._run(op, self._moved(operands)) for _ in range(_MOVES)]
         single = self._single(lambda: self._run(op, _narrow(operands)))
         return [np.maximum(_farthest(r, [m[j] for m in moved]), _within(r, single, j)) for j, r in enumerate(results)]
 
@@ -150,10 +150,12 @@ class Whole:
         assert name == op.name
         exact = self._gradients
         operands, results, given = self._operands(op), self._results(op), self._result_gradients(op)
-        moved = self._vjp(op, wanted, self._moved(operands), self._moved(results), self._moved(given))
+        moved = [
+            self._vjp(op, wanted, self._moved(operands), self._moved(results), self._moved(given))
+            for _ in range(_MOVES)
+        ]
         single = self._single(lambda: self._vjp(op, wanted, _narrow(operands), _narrow(results), _narrow(given)))
-        pairs = enumerate(zip(exact, moved, strict=True))
-        return [np.maximum(_farthest(g, [m]), _within(g, single, i)) for i, (g, m) in pairs]
+        return [np.maximum(_farthest(g, [m[i] for m in moved]), _within(g, single, i)) for i, g in enumerate(exact)]
 
     def _single(self, work: Callable[[], list[Array | None]]) -> list[Array | None]:
         """What single precision makes of it; nothing where it cannot be run so."""

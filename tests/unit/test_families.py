@@ -19,7 +19,6 @@ from planner.clock import Configuration, Prediction, predict
 from planner.cost_models import load_profile
 from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
-from planner.planning import read_plan
 from planner.planning.schemes import parse_strategy, spelled
 from planner.uniform import Sample, Space, best_of, configurations, prove, refined
 from planner.uniform.cuts import best_cut
@@ -281,8 +280,6 @@ def test_the_gap_that_is_printed_is_that_of_all_that_was_searched(
     bound, step = found["step_time_lower_bound_s"], found["step_time_s"]
     assert 0 < bound <= step
     assert found["gap"] == pytest.approx((step - bound) / step)
-    cost = read_plan(tmp_path / "plan.json").cost
-    assert (cost.step_time_s, cost.step_time_lower_bound_s, cost.gap) == (step, bound, found["gap"])
     if space == "whole":
         assert bound <= found["uniform"]["step_time_lower_bound_s"]
         assert main(arguments) == 0
