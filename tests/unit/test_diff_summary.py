@@ -16,6 +16,7 @@ from planner.errors import InputError
 from planner.planning import PlanDocument, plan_text
 from planner.report.causes import comparable, picoseconds, step_causes
 from planner.report.diff import Column, diff, document, markdown, page_of, several, text
+from planner.report.diff.summary import Row, _bytes, _rate
 from planner.report.rounded import columns, rounded, scale
 from planner.report.wire import sent_bytes
 from planner.requests.comparison import clock_of_plan
@@ -64,11 +65,31 @@ def test_causes_add_up_to_the_step(name: str) -> None:
 
 
 def test_what_one_plan_does_not_tell_apart_is_told_apart_of_none() -> None:
-    one, other = comparable(
-        [{"compute": 5, "unhidden": 3}, {"compute": 4, "collectives": 2, "host": 1, "recompute": 1}]
-    )
-    assert one == {"compute": 5, "unhidden": 3}
-    assert other == {"compute": 4, "unhidden": 4}
+    timeline = {"bubble": 0, "outside": 2}
+    told = {"compute": 4, "collectives": 2, "host": 1, "recompute": 1, "outside": 2}
+    one, other = comparable([{"compute": 5, "unhidden": 3, **timeline}, told])
+    assert one == {"compute": 5, "unhidden": 3, "outside": 2}
+    assert other == {"compute": 4, "unhidden": 4, "outside": 2}
+    assert comparable([{"compute": 5, "unhidden": 5}, told]) == [
+        {"compute": 5, "together": 5},
+        {"compute": 4, "together": 6},
+    ]
+
+
+def test_an_old_plan_of_an_equal_step_invents_no_causes() -> None:
+    """Plans from before runs and parts of the step were in the file."""
+
+    def old(data: dict[str, Any]) -> None:
+        data["cost"].pop("step_parts_s", None)
+        for op in data["operators"].values():
+            op.pop("runs", None)
+        for p in data["parameters"].values():
+            p.pop("optimizer_s", None)
+
+    for name in ("data", "pipeline"):
+        s = document(diff(edited(searched(name), old), searched(name)))["summary"]
+        assert not s["causes"]
+        assert s["alike"]["name"] == "alike: causes taken together"
 
 
 def test_the_model_beside_a_pipeline_tells_its_causes_apart(tmp_path: Path) -> None:
@@ -124,7 +145,9 @@ def test_several_plans_stand_beside_one_baseline(tmp_path: Path, capsys: pytest.
     assert [p["identical"] for p in told["plans"]] == [True, False, False]
     for p in told["plans"]:
         assert sum(p["causes_s"].values()) == pytest.approx(p["step_time_s"], rel=1e-9)
+    capsys.readouterr()
     assert main(["diff", files[0], files[0], files[0]]) == 0
+    assert re.search(r"^ +identical +identical$", capsys.readouterr().out, re.M)
     assert main(["diff", *files, "--out", str(tmp_path / "page.html")]) == 2
     assert "pair by pair" in capsys.readouterr().err
 
@@ -181,8 +204,19 @@ def test_rounding_keeps_sums_and_what_is_equal() -> None:
     assert a[0] == b[0]
     assert a[2] == b[2]
     assert (sum(a), sum(b)) == (2, 3)
+    assert columns([[0, 1600, 2600], [900, 1600, 2600]], 1000) == [[0, 2, 2], [1, 2, 2]]
+    assert columns([[501] * 4], 1000) == [[1, 1, 0, 0]]
     shown = scale(762_355_171_076, -100)
     assert shown.text(rounded([762_355_171_076], shown.quantum)[0]) == "762.35517108"
+
+
+def test_small_figures_have_digits_that_subtract() -> None:
+    def texts(r: Row) -> tuple[str, str, str]:
+        return r.a, r.b, r.delta
+
+    assert texts(_rate(0.00042, 0.00031)) == ("0.0004200", "0.0003100", "-0.0001100")
+    assert texts(_rate(335.8, 386.64)) == ("335.8", "386.6", "+50.8")
+    assert texts(_bytes("memory", "memory", 65_043_000, 65_117_000)) == ("62.03 MiB", "62.10 MiB", "+0.07 MiB")
 
 
 def test_a_ring_sends_what_it_must() -> None:

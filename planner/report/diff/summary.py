@@ -17,7 +17,7 @@ from planner.report.diff.ledger import Bill, total
 from planner.report.diff.model import Diff
 from planner.report.diff.reasons import same_reason
 from planner.report.diff.rules import Rule, Work, rules
-from planner.report.diff.words import percent
+from planner.report.diff.words import decimals_of, percent
 from planner.report.rounded import Scale, columns, rounded, scale
 from planner.report.wire import sent_bytes
 from planner.report.words import memory_text
@@ -125,7 +125,7 @@ def _totals(d: Diff, step: Row, s: Scale) -> list[Row]:
 
 def _rate(x: float, y: float) -> Row:
     """Samples a second, with as many decimals on both sides; fewer of them is what costs."""
-    decimals = max(0, 4 - len(str(int(max(x, y)))))
+    decimals = decimals_of(max(x, y))
     a, b = round(x, decimals), round(y, decimals)
     texts = f"{a:,.{decimals}f}", f"{b:,.{decimals}f}", f"{b - a:+,.{decimals}f}"
     return Row("samples", "samples/s", *texts, (x > y) - (x < y), percent(x, y))
