@@ -9,9 +9,9 @@ from typing import Any
 
 from planner.planning.document import PlanDocument
 from planner.report.causes import CAUSE_NAMES, comparable, picoseconds, step_causes
+from planner.report.diff.batch import samples
 from planner.report.diff.markdown import escaped
 from planner.report.diff.model import Diff
-from planner.report.diff.summary import samples
 from planner.report.diff.text import headline, in_words
 from planner.report.diff.words import aligned, decimals_of, percent, printable
 from planner.report.rounded import columns, scale
