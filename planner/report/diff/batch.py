@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from planner.planning.document import PlanDocument
 
-if TYPE_CHECKING:
-    from planner.report.diff.model import Diff
-
-__all__ = ["batch_alone", "same_samples", "samples"]
+__all__ = ["same_samples", "samples"]
 
 
 def samples(plan: PlanDocument) -> int | None:
@@ -22,13 +17,3 @@ def same_samples(a: PlanDocument, b: PlanDocument) -> bool:
     """Whether both are fed alike but for the first dimension, that of the batch, whatever inputs are called."""
     fed = [sorted(x.shape[1:] for n, x in p.inputs.items() if x.shape and n not in p.parameters) for p in (a, b)]
     return fed[0] == fed[1]
-
-
-def batch_alone(d: Diff) -> bool:
-    """Whether the models differ in nothing but the batch, from which other shapes of tensors follow."""
-    inputs = [
-        {n: (x.dtype, x.shape if n in p.parameters else (x.shape or [])[1:]) for n, x in p.inputs.items()}
-        for p in (d.a, d.b)
-    ]
-    alike = inputs[0] == inputs[1] and not (d.matching.only_a or d.matching.only_b)
-    return alike and all(o.what.startswith("tensors.*.shape") for o in d.others)

@@ -45,7 +45,7 @@ def _times(d: Diff) -> list[str]:
 
 
 def _often(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def remainder_reason(d: Diff) -> str:

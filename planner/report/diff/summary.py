@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from planner.planning.document import PlanDocument
 from planner.report.causes import CAUSE_NAMES, comparable, step_causes
-from planner.report.diff.batch import batch_alone, samples
+from planner.report.diff.batch import samples
 from planner.report.diff.ledger import Bill, total
 from planner.report.diff.model import Diff
 from planner.report.diff.reasons import same_reason
@@ -185,7 +185,7 @@ def made_otherwise(d: Diff) -> list[str]:
     """What the plans were made for and with, `what: a -> b`, pins counted by where they come from."""
     known = {s.what for s in d.settings}
     hidden = {"profile_digest", "stages.operators"}
-    follows = "model.batch" in known and batch_alone(d)
+    follows = "model.batch" in known and _batch_alone(d)
     if follows:
         hidden |= {"model.digest", *(w for w in known if w.startswith("inputs."))}
     out = []
@@ -214,6 +214,16 @@ def made_otherwise(d: Diff) -> list[str]:
     if run:
         out.insert(0, f"run: {', '.join(run)}")
     return out + [f"{o.what}: {o.a or 'none'} -> {o.b or 'none'}" for o in d.others if not follows]
+
+
+def _batch_alone(d: Diff) -> bool:
+    """Whether the models differ in nothing but the batch, from which other shapes of tensors follow."""
+    inputs = [
+        {n: (x.dtype, x.shape if n in p.parameters else (x.shape or [])[1:]) for n, x in p.inputs.items()}
+        for p in (d.a, d.b)
+    ]
+    alike = inputs[0] == inputs[1] and not (d.matching.only_a or d.matching.only_b)
+    return alike and all(o.what.startswith("tensors.*.shape") for o in d.others)
 
 
 def _run(d: Diff) -> list[tuple[str, str, str]]:
