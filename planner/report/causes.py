@@ -24,12 +24,14 @@ CAUSE_NAMES: Final[Mapping[str, str]] = {
     "collectives": "collectives not hidden",
     "host": "waiting for the host",
     "unhidden": "collectives, host, recomputation",
+    "together": "causes taken together",
     "bubble": "pipeline bubble",
     "optimizer": "optimizer",
     "outside": "outside the model",
 }
 CAUSES: Final = tuple(CAUSE_NAMES)
 _TOGETHER: Final = ("recompute", "collectives", "host")  # what `unhidden` may hold
+_OF_TIMELINE: Final = ("bubble", "outside")  # of a plan that says when its stages run
 # Parts of the clock (`planner evaluate --json`) → causes.
 _CLOCK: Final[Mapping[str, str]] = {
     "compute": "compute",
@@ -74,11 +76,17 @@ def of_clock(parts: Mapping[str, float], step: int) -> dict[str, int]:
 
 
 def comparable(plans: Iterable[Mapping[str, int]]) -> list[dict[str, int]]:
-    """The same causes for all: where one does not tell some of them apart, none does."""
+    """The same causes for all: where one does not tell some of them apart, none does.  What one has no figure of, as a
+    plan of an older version, is part of what is left of its step, and of that of all others."""
     listed = [dict(p) for p in plans]
-    if any("unhidden" in p for p in listed):
+    vague = [p for p in listed if "unhidden" in p]
+    if not all(p.get("compute") for p in vague):
+        return [{"together": sum(p.values())} for p in listed]
+    missing = [c for c in _OF_TIMELINE if any(c not in p for p in vague)]
+    if vague:
+        left, parts = ("together", [*_TOGETHER, "unhidden", *missing]) if missing else ("unhidden", [*_TOGETHER])
         for p in listed:
-            p["unhidden"] = p.pop("unhidden", 0) + sum(p.pop(c, 0) for c in _TOGETHER)
+            p[left] = p.pop(left, 0) + sum(p.pop(c, 0) for c in parts)
     return [{c: p.get(c, 0) for c in CAUSES if any(q.get(c) for q in listed)} for p in listed]
 
 

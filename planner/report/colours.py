@@ -101,7 +101,21 @@ class Splits:
             return "s" if size == self.batch * self.positions > self.batch and outer >= self.batch else "b"
         if self.image and rank >= 4:
             return "s" if d >= 2 else "c"
-        return "s" if size and size == self.positions else "c"
+        return "s" if size and size == self.positions and not self._is_feature(o, axis, tensor, d) else "c"
+
+    def _is_feature(self, o: OperatorDocument, axis: str, tensor: str, d: int) -> bool:
+        """Whether the last dimension is one of features, of which there may be as many as positions: behind positions,
+        or as the axis cuts the columns of a weight."""
+        known = self.plan.tensors.get(tensor)
+        shape = (known.shape if known is not None else None) or []
+        if (len(shape), d) == (3, 2) and shape[1] == self.positions:
+            return True
+        if (len(shape), d) == (2, 1) and shape[0] == self.batch * self.positions:
+            return True
+        return any(
+            t in self.plan.parameters and x is not None and x.dims and axis in x.dims[-1]
+            for t, x in zip(o.inputs, o.operands, strict=False)
+        )
 
     def _is_batch(self, o: OperatorDocument, axis: str, size: int, rank: int) -> bool:
         if not any(

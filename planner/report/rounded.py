@@ -58,15 +58,20 @@ def columns(values: Sequence[Sequence[int]], quantum: int) -> list[list[int]]:
     """Columns of a table in quanta, each of which adds up to its sum, rounded.
 
     What is equal in two columns is printed alike in both: what rounding leaves goes to the largest figure that no other
-    column shares.
+    column shares, if it is a quantum or more, else to the largest of all.
     """
     out = []
     for column in values:
         counts = [rounded([x], quantum)[0] for x in column]
         left = rounded([sum(column)], quantum)[0] - sum(counts)
         shared = {i for i, x in enumerate(column) if sum(other[i] == x for other in values) > 1}
-        own = [i for i in range(len(column)) if i not in shared] or list(range(len(column)))
         if left:
-            counts[max(own, key=lambda i: column[i])] += left
+            own = [i for i, x in enumerate(column) if i not in shared and x >= quantum and counts[i] + left >= 0]
+            own = own or list(range(len(column)))
+            largest = max(own, key=lambda i: column[i])
+            if counts[largest] + left < 0 <= column[largest]:  # many small figures
+                counts = rounded(column, quantum)
+            else:
+                counts[largest] += left
         out.append(counts)
     return out

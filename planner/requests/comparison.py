@@ -75,7 +75,7 @@ class Comparison:
         from planner.report.diff import details, several, text
 
         if len(self.diffs) > 1:
-            return several(self.columns)
+            return several(self.columns, [d.identical for d in self.diffs])
         found = text(self.diffs[0], self._names, words=self._words, clocks=self._clocks)
         return found if groups is None or self.identical else f"{found}\n\n{details(self.diffs[0], groups)}"
 
@@ -84,7 +84,7 @@ class Comparison:
         from planner.report.diff import markdown, several_markdown
 
         if len(self.diffs) > 1:
-            return several_markdown(self.columns)
+            return several_markdown(self.columns, [d.identical for d in self.diffs])
         return markdown(self.diffs[0], self._names, words=self._words, clocks=self._clocks)
 
     def document(self) -> dict[str, Any]:

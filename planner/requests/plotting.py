@@ -132,7 +132,7 @@ def _causes(d: Mapping[str, Any]) -> dict[str, int]:
 def _of_plan(path: Path, label: str | None) -> Point:
     from planner.planning import read_plan
     from planner.report.causes import step_causes
-    from planner.report.diff.summary import samples
+    from planner.report.diff.batch import samples
     from planner.report.plots import Point
     from planner.requests.headline import words
 

@@ -40,7 +40,7 @@ def rates(
 
 def rates_of_plan(plan: PlanDocument, graph: Graph, profile: HardwareProfile) -> dict[str, float | None]:
     """`graph`: as the plan has it, of a micro-batch."""
-    from planner.report.diff.summary import samples
+    from planner.report.diff.batch import samples
 
     s = plan.schedule
     return rates(

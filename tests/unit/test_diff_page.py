@@ -18,6 +18,8 @@ from planner.planning import PlanDocument, plan_text
 from planner.report import diff_document, diff_html
 from planner.report.diff import diff, document, page_of
 from planner.report.diff.page import views
+from planner.report.diff.summary import summary
+from planner.report.diff.verdict import other_work
 from planner.report.html import SCRIPT_HASHES, STYLE_HASHES
 from planner.report.view import View
 from tests.unit.diff_plans import HOSTILE, PAIRS, edited, hostile, searched
@@ -78,6 +80,7 @@ def test_a_page_says_what_the_document_says(a: str, b: str) -> None:
     assert {k: told[k] for k in own if k != "settings"} == {k: v for k, v in own.items() if k != "settings"}
     others = [r for r in own["settings"] if r["what"] != "pin"]
     assert told["settings"][: len(others)] == others
+    assert told["other_work"] == other_work(d, summary(d))
     # Pins are counted: a configuration has one for every operator.
     assert [r["what"] for r in told["settings"][len(others) :]] == ["pins"] * (len(others) < len(own["settings"]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +17,9 @@ from planner.errors import InputError
 from planner.planning import PlanDocument, plan_text
 from planner.report.causes import comparable, picoseconds, step_causes
 from planner.report.diff import Column, diff, document, markdown, page_of, several, text
+from planner.report.diff.rules import role, rules
+from planner.report.diff.summary import Row, _bytes, _rate, summary
+from planner.report.diff.verdict import other_work
 from planner.report.rounded import columns, rounded, scale
 from planner.report.wire import sent_bytes
 from planner.requests.comparison import clock_of_plan
@@ -64,11 +68,31 @@ def test_causes_add_up_to_the_step(name: str) -> None:
 
 
 def test_what_one_plan_does_not_tell_apart_is_told_apart_of_none() -> None:
-    one, other = comparable(
-        [{"compute": 5, "unhidden": 3}, {"compute": 4, "collectives": 2, "host": 1, "recompute": 1}]
-    )
-    assert one == {"compute": 5, "unhidden": 3}
-    assert other == {"compute": 4, "unhidden": 4}
+    timeline = {"bubble": 0, "outside": 2}
+    told = {"compute": 4, "collectives": 2, "host": 1, "recompute": 1, "outside": 2}
+    one, other = comparable([{"compute": 5, "unhidden": 3, **timeline}, told])
+    assert one == {"compute": 5, "unhidden": 3, "outside": 2}
+    assert other == {"compute": 4, "unhidden": 4, "outside": 2}
+    assert comparable([{"compute": 5, "unhidden": 5}, told]) == [
+        {"compute": 5, "together": 5},
+        {"compute": 4, "together": 6},
+    ]
+
+
+def test_an_old_plan_of_an_equal_step_invents_no_causes() -> None:
+    """Plans from before runs and parts of the step were in the file."""
+
+    def old(data: dict[str, Any]) -> None:
+        data["cost"].pop("step_parts_s", None)
+        for op in data["operators"].values():
+            op.pop("runs", None)
+        for p in data["parameters"].values():
+            p.pop("optimizer_s", None)
+
+    for name in ("data", "pipeline"):
+        s = document(diff(edited(searched(name), old), searched(name)))["summary"]
+        assert not s["causes"]
+        assert s["alike"]["name"] == "alike: causes taken together"
 
 
 def test_the_model_beside_a_pipeline_tells_its_causes_apart(tmp_path: Path) -> None:
@@ -95,6 +119,24 @@ def test_equal_changes_of_all_layers_and_modules_are_one_line() -> None:
     rules = [c["changes"] for c in document(found)["summary"]["changes"] if c["changes"]]
     assert len({json.dumps(r) for r in rules}) == len(rules)
     assert not any("pin:" in x for x in lines)
+
+
+def test_what_is_done_more_often_is_a_change_of_a_step() -> None:
+    """The bills of one micro-batch are the same."""
+    plan = searched("data")
+    twice = edited(plan, lambda d: d["schedule"].update(micro_batches=2))
+    (change,) = [c for c in document(diff(plan, twice))["summary"]["changes"] if "same layout" in c["text"]]
+    assert change["text"] == "same layout, other number of micro-batches"
+    assert change["operators"] > len(plan.operators) / 2
+    assert change["amount"] > 0
+    assert not diff(plan, twice).same
+
+
+def test_roles_of_a_rule_are_those_of_all_its_operators() -> None:
+    found = diff(searched("data"), searched("tensor"))
+    for rule in rules(found):
+        operators = [a for i in rule.numbers for a, _ in found.groups[i].operators]
+        assert dict(rule.roles) == Counter(role(found.a, n) for n in operators)
 
 
 def test_pins_are_counted_and_not_listed() -> None:
@@ -124,7 +166,9 @@ def test_several_plans_stand_beside_one_baseline(tmp_path: Path, capsys: pytest.
     assert [p["identical"] for p in told["plans"]] == [True, False, False]
     for p in told["plans"]:
         assert sum(p["causes_s"].values()) == pytest.approx(p["step_time_s"], rel=1e-9)
+    capsys.readouterr()
     assert main(["diff", files[0], files[0], files[0]]) == 0
+    assert re.search(r"^ +identical +identical$", capsys.readouterr().out, re.M)
     assert main(["diff", *files, "--out", str(tmp_path / "page.html")]) == 2
     assert "pair by pair" in capsys.readouterr().err
 
@@ -144,6 +188,61 @@ def test_markdown_shows_names_and_obeys_none(tmp_path: Path, capsys: pytest.Capt
     assert main(["diff", files[0], files[0], "--markdown"]) == 0
     assert "The plans are identical." in capsys.readouterr().out
     assert main(["diff", *files, "--markdown", "--json"]) == 2
+
+
+def test_steps_that_are_not_the_same_work_are_not_called_faster() -> None:
+    def serving(data: dict[str, Any]) -> None:
+        data["schedule"]["mode"] = "inference"
+
+    plan, twice = searched("data"), edited(searched("data"), lambda d: d["schedule"].update(micro_batches=2))
+    cases = {
+        "A plan of training and one of inference": edited(plan, serving),
+        "Plans of different models": edited(plan, hostile),
+        "Plans for inputs of other shapes": edited(plan, longer),
+        "Plans for other batches": twice,
+    }
+    for words, other in cases.items():
+        found = diff(plan, other)
+        shown = markdown(found)
+        assert words in shown
+        assert not re.search("faster|slower|takes as long", shown.partition("<details>")[0])
+        assert other_work(found, summary(found)).startswith(words)
+    assert not other_work(diff(plan, searched("tensor")), summary(diff(plan, searched("tensor"))))
+    note = "a step of A has 8 samples and one of B has 16: a step is not the same work"
+    assert f"note: {note}" in text(diff(plan, twice))
+
+
+def longer(data: dict[str, Any]) -> None:
+    """Half as many samples of twice as many tokens."""
+    data["model"]["batch"] = 4
+    data["model"]["digest"] = "0" * 64
+    for x in data["inputs"].values():
+        x["shape"] = [x["shape"][0] // 2, 2 * x["shape"][1]]
+
+
+def test_another_model_shows_behind_another_batch() -> None:
+    plan = searched("data")
+    shown = "\n".join(document(diff(plan, edited(plan, longer)))["summary"]["settings"])
+    assert "model: another graph" in shown
+    assert re.search(r"inputs.*\[8, (\d+)\] -> .*\[4, \d+\]", shown)
+    alone = "\n".join(document(diff(searched("searched"), searched("other batch")))["summary"]["settings"])
+    assert "another graph" not in alone
+    assert "inputs" not in alone
+    assert "batch: 8 -> 16" in alone
+
+
+def test_long_names_take_no_second_screen() -> None:
+    def long(data: dict[str, Any]) -> None:
+        words = " ".join(f"w{i}" for i in range(150))
+        data["model"]["name"] = data["cluster"]["hardware"] = words
+        data["cluster"]["profile_digest"] = "0" * 64
+        data["schedule"]["mode"] = "inference"
+        data["pins"] = [{"object": "rest", "pin": "x", "source": f"--strategy {words}"}]
+
+    for a, b in (("pipeline", "tensor"), ("tensor", "pipeline")):
+        shown = text(diff(edited(searched(a), long), searched(b))).splitlines()
+        assert len(shown) <= 40
+        assert max(map(len, shown)) <= 130
 
 
 def test_serving_beside_training_says_that_the_work_is_another() -> None:
@@ -181,8 +280,19 @@ def test_rounding_keeps_sums_and_what_is_equal() -> None:
     assert a[0] == b[0]
     assert a[2] == b[2]
     assert (sum(a), sum(b)) == (2, 3)
+    assert columns([[0, 1600, 2600], [900, 1600, 2600]], 1000) == [[0, 2, 2], [1, 2, 2]]
+    assert columns([[501] * 4], 1000) == [[1, 1, 0, 0]]
     shown = scale(762_355_171_076, -100)
     assert shown.text(rounded([762_355_171_076], shown.quantum)[0]) == "762.35517108"
+
+
+def test_small_figures_have_digits_that_subtract() -> None:
+    def texts(r: Row) -> tuple[str, str, str]:
+        return r.a, r.b, r.delta
+
+    assert texts(_rate(0.00042, 0.00031)) == ("0.0004200", "0.0003100", "-0.0001100")
+    assert texts(_rate(335.8, 386.64)) == ("335.8", "386.6", "+50.8")
+    assert texts(_bytes("memory", "memory", 65_043_000, 65_117_000)) == ("62.03 MiB", "62.10 MiB", "+0.07 MiB")
 
 
 def test_a_ring_sends_what_it_must() -> None:

@@ -138,6 +138,16 @@ def test_splits_are_named_as_tensor_parallelism_names_them() -> None:
     assert {x for s in v.splits for x in s} <= set(SPLITS)
 
 
+def test_columns_are_no_positions_where_there_are_as_many() -> None:
+    plan = plan_of("megatron").model_copy(deep=True)
+    (batch, positions), *_ = (i.shape for i in plan.inputs.values() if i.shape)
+    o = plan.operators["transformer.h.0.mlp.c_fc.matmul"]
+    (tensor,) = o.outputs
+    for shape in ([batch, positions, positions], [7, 7, positions]):  # the latter: columns of the weight
+        plan.tensors[tensor].shape = shape
+        assert Splits.of(plan).letters(o)[1] == "c"
+
+
 def test_samples_before_positions_where_batch_and_positions_are_merged() -> None:
     plan = plan_of("megatron").model_copy(deep=True)
     (batch, positions), *_ = (i.shape for i in plan.inputs.values() if i.shape)

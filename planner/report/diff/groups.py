@@ -77,27 +77,36 @@ class Places:
         return None if found is None else found[0]
 
 
-def compared(a: Side, b: Side, matching: Matching) -> tuple[list[Group], list[Same]]:
-    """Groups, largest effect on the objective first, and what does the same at another cost, likewise."""
+def compared(
+    a: Side, b: Side, matching: Matching, unlike: Sequence[str] = ()
+) -> tuple[list[Group], list[Same], list[Same]]:
+    """Groups, largest effect on the objective first; what does the same at another cost, likewise; and what does the
+    same at the same cost another number of times in a step, as it does with the parts `unlike` of the objective."""
     places = Places(a.plan)
     groups: dict[Hashable, list[tuple[str, str]]] = defaultdict(list)
     changed: dict[Hashable, list[str]] = {}
     same: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    often: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for here, there in matching.pairs:
         before, after = a.keys(here), b.keys(there)
         kind = a.plan.operators[here].type
         if before == after:
             if a.ledger.bills[here] != b.ledger.bills[there]:
                 same[kind].append((here, there))
+            elif any(getattr(a.ledger.bills[here], p) for p in unlike):
+                often[kind].append((here, there))
             continue
         key = kind, places.of(here), before, after
         groups[key].append((here, there))
         changed.setdefault(key, [t for t, x, y in zip(TRAITS, before, after, strict=True) if x != y])
     found = [_group(a, b, pairs, changed[key]) for key, pairs in groups.items()]
-    others = [Same(kind, tuple(pairs), *_bills(a, b, pairs)) for kind, pairs in same.items()]
+    others, equal = (
+        [Same(kind, tuple(pairs), *_bills(a, b, pairs)) for kind, pairs in x.items()] for x in (same, often)
+    )
     return (
         sorted(found, key=lambda g: -abs(g.delta.units)),
         sorted(others, key=lambda s: -abs((s.b - s.a).units)),
+        equal,
     )
 
 

@@ -12,6 +12,7 @@ from planner.report.diff.details import details
 from planner.report.diff.model import Diff
 from planner.report.diff.summary import Clock, Row, Summary, summary
 from planner.report.diff.text import Names, headline, in_words, role_text
+from planner.report.diff.verdict import other_work
 from planner.report.diff.words import printable
 
 __all__ = ["markdown"]
@@ -31,7 +32,7 @@ def markdown(
     if d.identical:
         return "\n".join([*lines, "", "The plans are identical."])
     s = summary(d, clocks)
-    lines += ["", f"**{_verdict(s)}**", ""]
+    lines += ["", f"**{_verdict(d, s)}**", ""]
     lines += [f"> {escaped(n)}\n" for n in d.warnings]
     lines += [*_table("", [*s.totals]), ""]
     causes = [*s.causes, *([s.alike] if s.alike else [])]
@@ -54,7 +55,10 @@ def escaped(text: str) -> str:
     return _OBEYED.sub(r"\\\1", printable(text, 400))
 
 
-def _verdict(s: Summary) -> str:
+def _verdict(d: Diff, s: Summary) -> str:
+    other = other_work(d, s)
+    if other:
+        return f"{escaped(other)}."
     if not s.step.amount:
         return "A step takes as long as before."
     faster = "slower" if s.step.amount > 0 else "faster"

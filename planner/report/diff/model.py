@@ -9,11 +9,13 @@ from itertools import islice
 
 from planner.planning import PlanDocument
 from planner.planning.compare import Form, forms
+from planner.report.diff.batch import same_samples, samples
 from planner.report.diff.groups import Group, Same, compared
 from planner.report.diff.ledger import PARTS, Bill, Ledger, common_unit, counted, ledger, total
 from planner.report.diff.match import Matching, match
 from planner.report.diff.settings import Setting, found_otherwise, paths, settings, unlike
 from planner.report.diff.traits import Side
+from planner.report.diff.work import Work
 
 __all__ = ["Diff", "diff", "silent"]
 
@@ -27,7 +29,8 @@ class Diff:
     Costs count in `unit_s`, in which both plans' times are whole numbers (`exact`) or to which they are rounded.  The
     objective's difference is the sum over `groups`, `same`, what is in one plan only, `loose` (of no operator), and
     `remainder`, by part of the objective: what the plans' files leave unexplained, zero where they tell every run.
-    `warnings` are those of `notes` that say why the plans can hardly be compared.
+    `often`: what does the same at the same cost, but another number of times in a step.  `warnings` are those of
+    `notes` that say why the plans can hardly be compared.
     """
 
     a: PlanDocument
@@ -45,6 +48,7 @@ class Diff:
     ledgers: tuple[Ledger, Ledger]
     groups: tuple[Group, ...]
     same: tuple[Same, ...]
+    often: tuple[Same, ...]
     only_a: Bill
     only_b: Bill
     loose: tuple[Bill, Bill]
@@ -84,7 +88,8 @@ def diff(a: PlanDocument, b: PlanDocument) -> Diff:
     timed = not any(map(silent, (a, b)))
     first, second = (ledger(p, unit, timed=timed) for p in (a, b))
     form_a, form_b = forms(a, b)
-    groups, same = compared(Side.of(a, form_a, first), Side.of(b, form_b, second), matching)
+    unlike_parts = Work(a, unit).unlike(Work(b, unit))
+    groups, same, often = compared(Side.of(a, form_a, first), Side.of(b, form_b, second), matching, unlike_parts)
     only = total(first.bills[n] for n in matching.only_a), total(second.bills[n] for n in matching.only_b)
     here, there = counted(a, unit), counted(b, unit)
     names = dict.fromkeys([*PARTS, *a.cost.parts_s, *b.cost.parts_s])
@@ -112,6 +117,7 @@ def diff(a: PlanDocument, b: PlanDocument) -> Diff:
         ledgers=(first, second),
         groups=tuple(groups),
         same=tuple(same),
+        often=tuple(often),
         only_a=only[0],
         only_b=only[1],
         loose=(first.loose, second.loose),
@@ -140,6 +146,8 @@ def _warnings(a: PlanDocument, b: PlanDocument, matching: Matching) -> list[str]
         )
     if a.schedule.mode != b.schedule.mode:
         notes.append(f"A is a plan of {a.schedule.mode} and B of {b.schedule.mode}: a step is not the same work")
+    if not matching.other_models:
+        notes += _other_work(a, b)
     if a.cluster.profile_digest != b.cluster.profile_digest:
         notes.append(
             f"prices are those of other hardware ({a.cluster.hardware}, {b.cluster.hardware}): "
@@ -150,6 +158,18 @@ def _warnings(a: PlanDocument, b: PlanDocument, matching: Matching) -> list[str]
             f"plan {'A' if silent(a) else 'B'} does not say what its operators' runs and updates cost: those of the "
             "other are not told by operator either"
         )
+    return notes
+
+
+def _other_work(a: PlanDocument, b: PlanDocument) -> list[str]:
+    """Where a step of one is not the work of one of the other."""
+    notes = []
+    counts = samples(a), samples(b)
+    if counts[0] != counts[1]:
+        first, second = ("no" if n is None else f"{n:,}" for n in counts)
+        notes.append(f"a step of A has {first} samples and one of B has {second}: a step is not the same work")
+    if not same_samples(a, b):
+        notes.append("inputs have other shapes beyond the batch: a sample is not the same work")
     return notes
 
 

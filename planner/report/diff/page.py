@@ -8,8 +8,9 @@ from planner.planning import PlanDocument
 from planner.report.diff.document import document
 from planner.report.diff.model import Diff, diff
 from planner.report.diff.reasons import remainder_reason, same_reason
-from planner.report.diff.summary import Clock, pins_text
+from planner.report.diff.summary import Clock, pins_text, summary
 from planner.report.diff.text import Names, headline, in_words, text
+from planner.report.diff.verdict import other_work
 from planner.report.figures import figures
 from planner.report.html import page
 from planner.report.html.data import page_data
@@ -35,6 +36,7 @@ def page_of(
     first, second = views(d)
     diff_data = document(d, clocks) | {"same_reason": same_reason(d), "remainder_reason": remainder_reason(d)}
     diff_data["warnings"] = list(d.warnings)
+    diff_data["other_work"] = other_work(d, summary(d, clocks))
     diff_data["settings"] = _settings(d)
     diff_data["heads"] = {k: [headline(p), in_words(p, w)] for k, p, w in zip("ab", (d.a, d.b), words, strict=True)}
     if names is not None:

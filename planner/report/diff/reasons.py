@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from planner.report.diff.model import Diff, silent
+from planner.report.wire import exchanges
 
 __all__ = ["remainder_reason", "same_reason"]
 
 
-def same_reason(d: Diff) -> str:
-    """Why operators that do the same cost otherwise."""
+def same_reason(d: Diff, *, step: bool = False) -> str:
+    """Why operators that do the same cost otherwise: once, or in the whole `step`."""
     a, b = d.a, d.b
     reasons = []
     if a.cluster.profile_digest != b.cluster.profile_digest:
@@ -24,7 +25,27 @@ def same_reason(d: Diff) -> str:
         b.schedule.mode,
     ):
         reasons.append("other precision, optimizer or mode")
+    if step:
+        reasons += _times(d)
     return f"same layout, {', '.join(reasons) or 'other cost'}"
+
+
+def _times(d: Diff) -> list[str]:
+    """Why a step does the same another number of times."""
+    a, b = d.a, d.b
+    reasons = []
+    if a.schedule.micro_batches != b.schedule.micro_batches:
+        reasons.append("other number of micro-batches")
+    if len(a.stages) != len(b.stages):
+        reasons.append("other number of stages")
+    for what, x, y in zip(("weights gathered", "gradients summed"), exchanges(a), exchanges(b), strict=True):
+        if x != y:
+            reasons.append(f"{what} {_often(y)} instead of {_often(x)}")
+    return reasons
+
+
+def _often(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def remainder_reason(d: Diff) -> str:

@@ -17,12 +17,12 @@ from planner.planning.document import PlanDocument
 from planner.redistribute.steps import FREE
 from planner.report.degrees import Degrees
 from planner.report.diff.groups import Group
-from planner.report.diff.ledger import PARTS, Bill
+from planner.report.diff.ledger import total
 from planner.report.diff.model import Diff
 from planner.report.diff.traits import Side
-from planner.report.wire import exchanges
+from planner.report.diff.work import Work
 
-__all__ = ["Rule", "Work", "role", "rules"]
+__all__ = ["Rule", "role", "rules"]
 
 _RANKS = re.compile(r" over \d+")
 _NUMBERED = re.compile(r"^(?:.*[./_])?\d+[./]")
@@ -45,24 +45,6 @@ class Rule:
         return "; ".join(f"{f'{what} ' if what else ''}{a} -> {b}" for what, a, b in self.changes)
 
 
-class Work:
-    """Picoseconds of a step that bills of a plan stand for."""
-
-    def __init__(self, plan: PlanDocument, unit_s: Fraction) -> None:
-        stages = len(plan.stages)
-        gathers, sums = exchanges(plan)
-        each = Fraction(plan.schedule.micro_batches, stages)
-        once = {
-            "parameters": Fraction(gathers, stages),
-            "parameter_gradients": Fraction(sums, stages),
-            "optimizer": Fraction(1, stages),
-        }
-        self._times = {p: once.get(p, each) * unit_s * 10**12 for p in PARTS}
-
-    def of(self, bill: Bill) -> Fraction:
-        return sum((getattr(bill, p) * t for p, t in self._times.items()), Fraction())
-
-
 def rules(d: Diff) -> list[Rule]:
     """Largest effect first."""
     sides = tuple(Side.of(p, f, x) for p, f, x in zip((d.a, d.b), d.forms, d.ledgers, strict=True))
@@ -70,8 +52,8 @@ def rules(d: Diff) -> list[Rule]:
     work = tuple(Work(p, d.unit_s) for p in (d.a, d.b))
     found: dict[tuple[tuple[str, str, str], ...], list[int]] = defaultdict(list)
     for i, g in enumerate(d.groups):
-        here, there = g.operators[0]
-        before, after = words[0].of(here), words[1].of(there)
+        first = g.operators[0]
+        before, after = (w.of(n) for w, n in zip(words, first, strict=True))
         found[_told(before, after) or ((_traits(g), "one layout", "another"),)].append(i)
     out = []
     for told, numbers in found.items():
@@ -79,9 +61,14 @@ def rules(d: Diff) -> list[Rule]:
         units: dict[str, Fraction] = defaultdict(Fraction)
         for i in numbers:
             g = d.groups[i]
-            name = role(d.a, g.operators[0][0])
-            roles[name] += len(g.operators)
-            units[name] += work[1].of(g.b) - work[0].of(g.a)
+            named: dict[str, list[tuple[str, str]]] = defaultdict(list)
+            for pair in g.operators:
+                named[role(d.a, pair[0])].append(pair)
+            for name, pairs in named.items():
+                bills = (total(x.bills[p[k]] for p in pairs) for k, x in enumerate(d.ledgers))
+                here, there = (w.of(b) for w, b in zip(work, bills, strict=True))
+                roles[name] += len(pairs)
+                units[name] += there - here
         ranked = sorted(roles, key=lambda r: -abs(units[r]))
         out.append(
             Rule(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from planner.planning.document import PlanDocument
 from planner.report.causes import CAUSE_NAMES, comparable, picoseconds, step_causes
+from planner.report.diff.batch import samples
 from planner.report.diff.markdown import escaped
 from planner.report.diff.model import Diff
-from planner.report.diff.summary import samples
 from planner.report.diff.text import headline, in_words
-from planner.report.diff.words import aligned, percent, printable
+from planner.report.diff.words import aligned, decimals_of, percent, printable
 from planner.report.rounded import columns, scale
 from planner.report.wire import sent_bytes
 
@@ -32,26 +33,26 @@ class Column:
     clock: Mapping[str, float] | None = None
 
 
-def several(plans: Sequence[Column]) -> str:
-    """The first is the baseline."""
+def several(plans: Sequence[Column], identical: Sequence[bool] = ()) -> str:
+    """The first is the baseline; `identical`: whether each of the others is identical to it."""
     lines = [headline(plans[0].plan)]
     width = max(len(printable(c.name)) for c in plans)
     for letter, c in _lettered(plans):
         about = headline(c.plan)
         own = "" if about == lines[0] else f"{about}, "
         lines.append(printable(f"{letter}  {printable(c.name):{width}}  {own}{in_words(c.plan, c.words)}", 200))
-    head, rows = _rows(plans)
+    head, rows = _rows(plans, identical)
     table = aligned([*head, ""], [[*r, ""] for r in rows])
     return "\n".join([*lines, "", *table])
 
 
-def several_markdown(plans: Sequence[Column]) -> str:
+def several_markdown(plans: Sequence[Column], identical: Sequence[bool] = ()) -> str:
     lines = []
     for letter, c in _lettered(plans):
         lines.append(
             f"- **{letter}** {escaped(c.name)}: {escaped(headline(c.plan))}, **{escaped(in_words(c.plan, c.words))}**"
         )
-    head, rows = _rows(plans)
+    head, rows = _rows(plans, identical)
     lines += ["", f"| {' | '.join(map(escaped, head))} |", "|---|" + "---:|" * (len(head) - 1)]
     return "\n".join([*lines, *(f"| {' | '.join(map(escaped, r))} |" for r in rows)])
 
@@ -82,7 +83,7 @@ def _lettered(plans: Sequence[Column]) -> list[tuple[str, Column]]:
     return [("base" if k == 0 else f"{k:<4}", c) for k, c in enumerate(plans)]
 
 
-def _rows(plans: Sequence[Column]) -> tuple[list[str], list[list[str]]]:
+def _rows(plans: Sequence[Column], identical: Sequence[bool]) -> tuple[list[str], list[list[str]]]:
     """Heads and rows of texts; causes add up to the step in every column as printed."""
     causes = comparable(step_causes(c.plan, c.clock) for c in plans)
     steps = [sum(c.values()) for c in causes]
@@ -94,7 +95,8 @@ def _rows(plans: Sequence[Column]) -> tuple[list[str], list[list[str]]]:
     rows = [[CAUSE_NAMES[c], *(s.text(x[c]) for x in counts)] for c in counts[0] if any(x[c] for x in counts)]
     rows.append(["step", *map(s.text, printed)])
     rows.append(["against base", "", *(s.text(x - printed[0], sign=True) for x in printed[1:])])
-    rows.append(["", "", *(percent(printed[0], x) or "equal" for x in printed[1:])])
+    same = ["identical" if x else "equal" for x in identical] or ["equal"] * len(printed[1:])
+    rows.append(["", "", *(percent(printed[0], x) or word for x, word in zip(printed[1:], same, strict=True))])
     rates = [_rate(c.plan) for c in plans]
     if any(rates):
         rows.append(["samples/s", *rates])
@@ -105,4 +107,7 @@ def _rows(plans: Sequence[Column]) -> tuple[list[str], list[list[str]]]:
 
 def _rate(p: PlanDocument) -> str:
     count = samples(p)
-    return f"{count / p.cost.step_time_s:,.1f}" if count and p.cost.step_time_s > 0 else ""
+    if not count or p.cost.step_time_s <= 0:
+        return ""
+    rate = count / p.cost.step_time_s
+    return f"{rate:,.{max(1, decimals_of(rate))}f}" if math.isfinite(rate) else ""

@@ -13,16 +13,18 @@ from fractions import Fraction
 
 from planner.planning.document import PlanDocument
 from planner.report.causes import CAUSE_NAMES, comparable, step_causes
+from planner.report.diff.batch import samples
 from planner.report.diff.ledger import Bill, total
 from planner.report.diff.model import Diff
 from planner.report.diff.reasons import same_reason
-from planner.report.diff.rules import Rule, Work, rules
-from planner.report.diff.words import percent
+from planner.report.diff.rules import Rule, rules
+from planner.report.diff.words import decimals_of, percent
+from planner.report.diff.work import Work
 from planner.report.rounded import Scale, columns, rounded, scale
 from planner.report.wire import sent_bytes
 from planner.report.words import memory_text
 
-__all__ = ["MOST_RULES", "Change", "Row", "Summary", "made_otherwise", "pins_text", "samples", "summary"]
+__all__ = ["MOST_RULES", "Change", "Row", "Summary", "made_otherwise", "pins_text", "summary"]
 
 MOST_RULES = 6  # that stand alone; the others together
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -97,12 +99,6 @@ def summary(d: Diff, clocks: tuple[Clock, Clock] = (None, None), most: int = MOS
     )
 
 
-def samples(plan: PlanDocument) -> int | None:
-    """Of a step; None where the model has no batch."""
-    shapes = [i.shape for n, i in plan.inputs.items() if n not in plan.parameters and i.shape]
-    return shapes[0][0] * plan.schedule.micro_batches if shapes and shapes[0] else None
-
-
 def _row(s: Scale, key: str, name: str, a: int, b: int) -> Row:
     return Row(key, name, s.text(a), s.text(b), s.text(b - a, sign=True), (b > a) - (b < a), percent(a, b), b - a)
 
@@ -125,7 +121,7 @@ def _totals(d: Diff, step: Row, s: Scale) -> list[Row]:
 
 def _rate(x: float, y: float) -> Row:
     """Samples a second, with as many decimals on both sides; fewer of them is what costs."""
-    decimals = max(0, 4 - len(str(int(max(x, y)))))
+    decimals = decimals_of(max(x, y))
     a, b = round(x, decimals), round(y, decimals)
     texts = f"{a:,.{decimals}f}", f"{b:,.{decimals}f}", f"{b - a:+,.{decimals}f}"
     return Row("samples", "samples/s", *texts, (x > y) - (x < y), percent(x, y))
@@ -157,9 +153,11 @@ def _changes(d: Diff, s: Scale, printed: int, exact: int, most: int) -> list[Cha
         count = sum(r.operators for r in left)
         text = f"{len(left)} more {'rule' if len(left) == 1 else 'rules'} (--details)"
         rows.append((sum((r.units for r in left), Fraction()), Change("", 0, text, count)))
-    if d.same:
-        bills = total(x.a for x in d.same), total(x.b for x in d.same)
-        rows.append((more(*bills), Change("", 0, same_reason(d), sum(len(x.operators) for x in d.same))))
+    same = [*d.same, *d.often]
+    if same:
+        bills = total(x.a for x in same), total(x.b for x in same)
+        reason = same_reason(d, step=True)
+        rows.append((more(*bills), Change("", 0, reason, sum(len(x.operators) for x in same))))
     for side, names, value in (
         ("A", d.matching.only_a, more(d.only_a, Bill())),
         ("B", d.matching.only_b, more(Bill(), d.only_b)),
@@ -168,7 +166,7 @@ def _changes(d: Diff, s: Scale, printed: int, exact: int, most: int) -> list[Cha
             rows.append((value, Change("", 0, f"in {side} alone", len(names))))
     attributed = sum((v for v, _ in rows), Fraction())
     if rows and (attributed or exact):
-        rest = "overlap, bubble and what is outside of operators"
+        rest = "overlap, bubble, waiting for the host and what is outside of operators"
         rows.append((exact - attributed, Change("", 0, rest)))
     counts = rounded([v for v, _ in rows], s.quantum)
     if counts:
@@ -187,7 +185,8 @@ def made_otherwise(d: Diff) -> list[str]:
     """What the plans were made for and with, `what: a -> b`, pins counted by where they come from."""
     known = {s.what for s in d.settings}
     hidden = {"profile_digest", "stages.operators"}
-    if "model.batch" in known:
+    follows = "model.batch" in known and _batch_alone(d)
+    if follows:
         hidden |= {"model.digest", *(w for w in known if w.startswith("inputs."))}
     out = []
     for row in d.settings:
@@ -214,7 +213,17 @@ def made_otherwise(d: Diff) -> list[str]:
     run = [f"{k} {a} -> {b}" for k, a, b in _run(d)]
     if run:
         out.insert(0, f"run: {', '.join(run)}")
-    return out + [f"{o.what}: {o.a or 'none'} -> {o.b or 'none'}" for o in d.others if "model.batch" not in known]
+    return out + [f"{o.what}: {o.a or 'none'} -> {o.b or 'none'}" for o in d.others if not follows]
+
+
+def _batch_alone(d: Diff) -> bool:
+    """Whether the models differ in nothing but the batch, from which other shapes of tensors follow."""
+    inputs = [
+        {n: (x.dtype, x.shape if n in p.parameters else (x.shape or [])[1:]) for n, x in p.inputs.items()}
+        for p in (d.a, d.b)
+    ]
+    alike = inputs[0] == inputs[1] and not (d.matching.only_a or d.matching.only_b)
+    return alike and all(o.what.startswith("tensors.*.shape") for o in d.others)
 
 
 def _run(d: Diff) -> list[tuple[str, str, str]]:

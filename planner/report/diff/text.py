@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.planning.document import PlanDocument
+from planner.report.diff.batch import samples
 from planner.report.diff.details import found_lines
 from planner.report.diff.model import Diff
-from planner.report.diff.summary import MOST_RULES, Clock, Row, Summary, samples, summary
+from planner.report.diff.summary import MOST_RULES, Clock, Row, Summary, summary
 from planner.report.diff.words import aligned, printable
 
 __all__ = ["Names", "headline", "in_words", "role_text", "text"]
@@ -34,18 +35,22 @@ def text(
         body = [*_totals(d, s), *_changes(d, s), *_settings(s)]
         if len(lines) + len(body) <= _SCREEN:
             break
+    else:
+        body = [*_totals(d, s, short=True), *_changes(d, s), *_settings(s, short=True)]
+    if len(lines) + len(body) > _SCREEN:
+        lines = _heads(d, names, words, short=True)
     return "\n".join([*lines, *body])
 
 
-def _totals(d: Diff, s: Summary) -> list[str]:
-    notes = [line for n in d.warnings[:_NOTES] for line in _folded("note: ", n)]
+def _totals(d: Diff, s: Summary, *, short: bool = False) -> list[str]:
+    notes = [line for n in d.warnings[:_NOTES] for line in _folded("note: ", n, short=short)]
     return [*notes, "", *aligned(("", "A", "B", "B - A", ""), [_cells(r) for r in s.totals]), "", *_causes(s)]
 
 
-def _settings(s: Summary) -> list[str]:
+def _settings(s: Summary, *, short: bool = False) -> list[str]:
     if not s.settings:
         return []
-    lines = ["", *(line for x in s.settings[:_SETTINGS] for line in _folded("made otherwise  ", x))]
+    lines = ["", *(line for x in s.settings[:_SETTINGS] for line in _folded("made otherwise  ", x, short=short))]
     more = len(s.settings) - _SETTINGS
     return [*lines, f"                and {more} more (--details)"] if more > 0 else lines
 
@@ -66,14 +71,14 @@ def in_words(p: PlanDocument, words: str) -> str:
     return printable(words or f"{stages}mesh {p.mesh}", 160)
 
 
-def _heads(d: Diff, names: Names, words: Names) -> list[str]:
-    """What both are of once, where it is the same."""
+def _heads(d: Diff, names: Names, words: Names, *, short: bool = False) -> list[str]:
+    """What both are of once, where it is the same; `short`: in a line each."""
     about = headline(d.a), headline(d.b)
     width = max(len(printable(n)) for n in names)
     lines = [about[0]] if about[0] == about[1] else []
     for k, p, name, word, of in zip("AB", (d.a, d.b), names, words, about, strict=True):
         own = "" if lines and lines[0] == of else f"{of}, "
-        lines += _folded(f"{k}  {printable(name):{width}}  ", f"{own}{in_words(p, word)}")
+        lines += _folded(f"{k}  {printable(name):{width}}  ", f"{own}{in_words(p, word)}", short=short)
     return lines
 
 
@@ -114,8 +119,10 @@ def role_text(roles: Sequence[tuple[str, int]], most: int = _ROLES) -> str:
     return names + (f" and {len(roles) - most} more" if len(roles) > most else "")
 
 
-def _folded(head: str, body: str) -> list[str]:
-    """In as many lines as it needs, broken between words."""
+def _folded(head: str, body: str, *, short: bool = False) -> list[str]:
+    """In as many lines as it needs, broken between words; `short`: as much as one line holds."""
+    if short:
+        return [head + printable(body, max(1, _WIDTH - len(head)))]
     lines, line = [], head
     for word in printable(body, _LONG).split(" "):
         if len(line) + len(word) + 1 > _WIDTH and line.strip():

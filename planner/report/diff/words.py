@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from planner.report.words import PART_NAMES, printable
 
-__all__ = ["PART_NAMES", "aligned", "percent", "printable", "signed", "some"]
+__all__ = ["PART_NAMES", "aligned", "decimals_of", "percent", "printable", "signed", "some"]
 
 
 def signed(text: str) -> str:
@@ -22,6 +23,11 @@ def percent(a: float, b: float) -> str:
         return "new"
     share = 100 * (b - a) / abs(a)
     return f"{share:+.1f}%" if abs(share) >= 0.1 else f"{share:+.1g}%"
+
+
+def decimals_of(largest: float) -> int:
+    """How many of them show four significant digits of the largest figure."""
+    return min(12, max(0, 3 - math.floor(math.log10(largest)))) if largest > 0 else 0
 
 
 def some(names: Sequence[str], most: int = 4) -> str:

@@ -8,7 +8,7 @@ const arrows = (text) => text.replaceAll(" -> ", " → ").replaceAll(" x ", " ×
 function verdict(d) {
   const s = d.summary.step;
   if (d.identical) return "The plans are identical";
-  if (d.matching.other_models) return "Plans of different models";
+  if (d.other_work) return d.other_work;
   if (!s.amount) return "A step takes as long in both plans";
   return `A step of B is ${s.delta.replace(/^[+-]/, "")} ${d.summary.unit} ${s.amount < 0 ? "shorter" : "longer"}${s.relative ? ` (${minus(s.relative)})` : ""}`;
 }

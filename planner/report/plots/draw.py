@@ -22,6 +22,7 @@ _CAUSES: Final = {
     "recompute": ("#56B4E9", "//"),
     "collectives": ("#D55E00", "\\\\"),
     "unhidden": ("#D55E00", "\\\\"),
+    "together": ("#D55E00", "\\\\"),
     "host": ("#F0E442", ".."),
     "bubble": ("#CCCCCC", ""),
     "optimizer": ("#009E73", "xx"),
