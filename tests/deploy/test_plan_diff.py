@@ -103,7 +103,8 @@ def test_a_pull_request_hears_what_it_changes_of_the_plan(runner: Runner, tmp_pa
     assert blank == ""
     visible, _, figures = "\n".join(block).partition("<details>")
     assert visible.startswith("- **A** base/plan/plan\\.json")
-    assert "@" not in visible.replace("\\@", "")
+    assert "\\@<!-- -->everyone" in visible
+    assert not re.search(r"@(?!<!-- -->)", visible)
     assert figures.rstrip().endswith("</details>")
     lines = figures.splitlines()[1:-1]
     assert all(line.startswith("    ") for line in lines if line)
