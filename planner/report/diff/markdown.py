@@ -1,8 +1,8 @@
 """The difference of two plans as Markdown, for the comment below a pull request.
 
-Names of models are text there: what Markdown or HTML would obey is escaped.  GitHub looks for people (`@name`), references
-(`#12`, `GH-12`) and pictures (`:name:`) in what was rendered, where nothing is left of an escape: an empty comment parts
-these, which nobody sees, and a copied text is without it.
+Names of models are text there: what Markdown or HTML would obey is escaped.  GitHub looks for people (`@name`),
+references (`#12`, `GH-12`) and pictures (`:name:`) in what was rendered, where nothing is left of an escape: an empty
+comment parts these, which nobody sees.
 """
 
 from __future__ import annotations
