@@ -61,7 +61,8 @@ def _module(m: ModuleDocument, whole: float) -> Iterator[str]:
     yield f"  cost      {time_text(m.own_s)}{share}{more}"
     for part, seconds in m.parts_s.items():
         yield f"    {time_text(seconds):>10}  {PART_NAMES[part]}"
-    yield f"  memory    {memory_text(m.parameter_bytes)} per device of weights, gradients and optimizer state"
+    kinds = "weights, gradients and optimizer state" if m.trained else "weights"
+    yield f"  memory    {memory_text(m.parameter_bytes)} per device of {kinds}"
     yield f"  sent      {memory_text(m.sent_bytes)} per device in a step"
     freed = f"; the module is freed from {m.freed} for that" if m.freed else ""
     yield ""
