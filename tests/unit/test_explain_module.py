@@ -152,6 +152,17 @@ def test_explanations_say_what_is_done_per_second(
     assert "tokens/s" in explanation_text(explained)
 
 
+def test_a_sentence_is_shown_whole_and_one_stage_is_one(explained: ExplanationDocument) -> None:
+    m = explained.module
+    assert m is not None
+    long = m.alternatives[0].model_copy(update={"why": "loses by " + "much more of everything, " * 30})
+    of_one = explained.plan.model_copy(update={"stages": 1, "micro_batches": 2})
+    changed = {"plan": of_one, "module": m.model_copy(update={"alternatives": [long]})}
+    text = explanation_text(explained.model_copy(update=changed))
+    assert f"    it {long.why}\n" in text
+    assert ", 1 stage, 2 micro-batches\n" in text
+
+
 def test_a_module_without_products_says_that_nothing_could_be_split(folder: Path) -> None:
     with pytest.raises(InputError, match="has none of this name"):
         explanation(folder / "free" / "plan.json", "h.7.mlp")
