@@ -219,7 +219,7 @@ class ModuleDocument(_Part):
     alike            modules that differ from it in the numbers of their path alone, itself included
     parts_s          what stands on the account of its operators, by part of the objective; they add up to own_s
     alike_s          of all modules alike
-    parameter_bytes  of its weights, gradients and optimizer state on one device
+    parameter_bytes  of its weights on one device, and where they are `trained` of gradients and optimizer state
     sent_bytes       by a device in a step, for its parameters and for what it makes
     freed            what its operators were freed from to find alternatives
     """
@@ -233,6 +233,7 @@ class ModuleDocument(_Part):
     own_s: float
     alike_s: float
     parameter_bytes: int
+    trained: bool = True
     sent_bytes: int
     alternatives: list[ModuleAlternativeDocument] = []
     freed: str = ""

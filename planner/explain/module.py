@@ -22,6 +22,7 @@ from planner.planning.constraints import Constraints
 from planner.planning.constraints.values import OperatorPin
 from planner.report.degrees import Degrees
 from planner.report.diff.ledger import PARTS, Bill, common_unit, ledger, total
+from planner.report.held import held_of_parameters, trains
 from planner.report.wire import sent_bytes
 
 __all__ = ["explain_module"]
@@ -32,7 +33,8 @@ _CONFIGURED = "--strategy "
 def explain_module(case: Case, base: Found, plan: PlanDocument, module: Module, most: int) -> ModuleDocument:
     """`plan`: the one at hand with today's figures; `most`: alternatives."""
     unit, _ = common_unit(plan, plan)
-    bills = ledger(plan, unit).bills
+    account, held = ledger(plan, unit), held_of_parameters(case.plan)
+    bills = account.bills
     own = total(bills[n] for n in module.operators)
     alike = total(bills[n] for names in module.alike for n in names)
     fixed = base.planned.priced.fixed
@@ -46,7 +48,8 @@ def explain_module(case: Case, base: Found, plan: PlanDocument, module: Module, 
         parts_s={p: float(getattr(own, p) * unit) for p in PARTS if getattr(own, p)},
         own_s=float(own.units * unit),
         alike_s=float(alike.units * unit),
-        parameter_bytes=own.parameter_bytes,
+        parameter_bytes=round(sum(held[t] for n in module.operators for t in account.parameters(n))),
+        trained=trains(case.plan),
         sent_bytes=sum(sent_bytes(plan, frozenset(module.operators)).values()),
     )
     request, document.freed = _freed(case, plan, module)

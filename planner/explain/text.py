@@ -20,8 +20,13 @@ from planner.terminal import plain
 
 __all__ = ["explanation_text"]
 
-_COMMAND = "    planner search "
-_WIDTH = 400  # of a line that is not a command: of names as long as a page, the ends are shown
+_WIDTH = 400  # of a line with names in it: of those as long as a page, the ends are shown
+
+
+class _Whole(str):
+    """A line that is shown whole: a command, or a sentence that ends as it has to."""
+
+    __slots__ = ()
 
 
 def explanation_text(e: ExplanationDocument) -> str:
@@ -35,12 +40,13 @@ def explanation_text(e: ExplanationDocument) -> str:
     if e.module is None:
         lines += ["", *_limits(e)]
     lines += [f"note        {note}" for note in e.notes]
-    return "\n".join(plain(line) if line.startswith(_COMMAND) else printable(line, _WIDTH) for line in lines)
+    return "\n".join(plain(line) if isinstance(line, _Whole) else printable(line, _WIDTH) for line in lines)
 
 
 def _head(e: ExplanationDocument) -> Iterator[str]:
     p = e.plan
-    parts = f", {p.stages} stages, {p.micro_batches} micro-batches" if p.stages > 1 or p.micro_batches > 1 else ""
+    several = p.stages > 1 or p.micro_batches > 1
+    parts = f", {_count(p.stages, 'stage')}, {_count(p.micro_batches, 'micro-batch', 'es')}" if several else ""
     yield f"{p.model}: {p.devices} x {p.hardware}, mesh {p.mesh}{parts}"
     one = " of a micro-batch" if parts else ""
     yield f"step        {time_text(p.step_time_s)} (gap {p.gap:.2%}); objective {time_text(p.objective_s)}{one}"
@@ -61,7 +67,8 @@ def _module(m: ModuleDocument, whole: float) -> Iterator[str]:
     yield f"  cost      {time_text(m.own_s)}{share}{more}"
     for part, seconds in m.parts_s.items():
         yield f"    {time_text(seconds):>10}  {PART_NAMES[part]}"
-    yield f"  memory    {memory_text(m.parameter_bytes)} per device of weights, gradients and optimizer state"
+    kinds = "weights, gradients and optimizer state" if m.trained else "weights"
+    yield f"  memory    {memory_text(m.parameter_bytes)} per device of {kinds}"
     yield f"  sent      {memory_text(m.sent_bytes)} per device in a step"
     freed = f"; the module is freed from {m.freed} for that" if m.freed else ""
     yield ""
@@ -70,15 +77,15 @@ def _module(m: ModuleDocument, whole: float) -> Iterator[str]:
         where = f"on mesh {a.mesh}, {memory_text(a.peak_memory_bytes)} (gap {a.gap:.2%})"
         yield f"  {a.text}"
         yield f"    step {time_text(a.step_time_s)}, {_signed(a.difference_s)} {where}"
-        yield f"    it {a.why}"
+        yield _Whole(f"    it {a.why}")
         if a.command:
-            yield f"    {a.command}"
+            yield _Whole(f"    {a.command}")
     if m.reason:
         yield f"  {'no more: ' if m.alternatives else 'none: '}{m.reason}"
 
 
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
+def _count(n: int, what: str, more: str = "s") -> str:
+    return f"{n:,} {what}{'' if n == 1 else more}"
 
 
 def _choice(c: ChoiceDocument) -> Iterator[str]:
@@ -127,8 +134,8 @@ def _alternative(a: AlternativeDocument) -> Iterator[str]:
         f"  {_split(a.split):12} {time_text(a.step_time_s):>10}  {_signed(a.difference_s)} on mesh {a.mesh}, "
         f"{memory_text(a.peak_memory_bytes)} (gap {a.gap:.2%})"
     )
-    yield f"    it {a.why}"
-    yield f"    {a.command}"
+    yield _Whole(f"    it {a.why}")
+    yield _Whole(f"    {a.command}")
 
 
 def _split(split: Mapping[str, int]) -> str:
@@ -187,7 +194,8 @@ def _top_operator(t: TopDocument, whole: float) -> Iterator[str]:
         yield f"              no alternative: {t.reason}"
     else:
         a = t.alternative
-        yield f"              {_split(a.split)}: {_signed(a.difference_s)} on mesh {a.mesh}; it {a.why}"
+        split = printable(_split(a.split), _WIDTH)
+        yield _Whole(f"              {split}: {_signed(a.difference_s)} on mesh {a.mesh}; it {a.why}")
 
 
 def _moves(moves: list[MoveDocument]) -> Iterator[str]:

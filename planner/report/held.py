@@ -12,11 +12,13 @@ from math import prod
 from typing import Any
 
 from planner.clock.memory import STATE_BYTES
+from planner.errors import UsageError
 from planner.planning.document import LayoutDocument, ParameterDocument, PlanDocument
+from planner.planning.schemes import parse_strategy
 from planner.report.figures import Figures
 from planner.report.timeline import PipelinePasses
 
-__all__ = ["held_by_stage", "held_over_time", "local_elements"]
+__all__ = ["held_by_stage", "held_of_parameters", "held_over_time", "local_elements", "trains"]
 
 _POINTS = 1500  # of the curve, at most
 _WHOLE = {"int64": 8, "uint64": 8, "int32": 4, "uint32": 4, "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1}
@@ -113,23 +115,52 @@ def held_by_stage(plan: PlanDocument, run: PipelinePasses | None) -> list[dict[s
 
 def _state(plan: PlanDocument) -> list[int]:
     """Bytes of weights, their gradients and the optimizer's state on a device of each stage, by their layouts."""
+    owners = _stages_of_parameters(plan)
+    out = [0.0] * len(plan.stages)
+    for name, size in held_of_parameters(plan).items():
+        for stage in plan.parameters[name].stages or owners.get(name, []):
+            out[stage] += size
+    return [round(x) for x in out]
+
+
+def held_of_parameters(plan: PlanDocument) -> dict[str, float]:
+    """Bytes of every parameter, its gradient and the optimizer's state on a device that has it, by their layouts."""
     run = plan.schedule.run
     fp32 = plan.schedule.precision == "fp32"
     wide = int(run.get("parameter_bytes", 4 if fp32 else 2))
     summed = int(run.get("gradient_bytes", 4 if fp32 else 2))
-    state = STATE_BYTES[plan.schedule.optimizer] + (0 if wide == 4 else 4)
-    training = plan.schedule.mode == "training"
-    owners = _stages_of_parameters(plan)
-    out = [0.0] * len(plan.stages)
+    zero = _zero(plan)
+    trained = trains(plan)
+    out = {}
     for name, p in plan.parameters.items():
         read = max((local_elements(plan, p.shape, x) for x in p.compute), default=_of(plan, p, p.stored))
-        bytes_ = (read if run.get("zero") != 3 else _of(plan, p, p.stored)) * wide
-        if training and p.gradient is not None:
-            bytes_ += (_of(plan, p, p.gradient) if run.get("zero") in (2, 3) else read) * summed
-            bytes_ += _of(plan, p, p.optimizer or p.stored) * state
-        for stage in p.stages or owners.get(name, []):
-            out[stage] += bytes_
-    return [round(x) for x in out]
+        weights = read if zero != 3 else _of(plan, p, p.stored)
+        known = plan.tensors.get(name)
+        out[name] = weights * (wide if known is None else _WHOLE.get(known.dtype, wide))
+        if trained and p.gradient is not None:
+            kept = _of(plan, p, p.optimizer or p.stored)
+            apart = wide != 4 or (zero in (1, 2) and kept < read)  # the weights that are updated are others
+            out[name] += (_of(plan, p, p.gradient) if zero in (2, 3) else read) * summed
+            out[name] += kept * (STATE_BYTES[plan.schedule.optimizer] + 4 * apart)
+    return out
+
+
+def trains(plan: PlanDocument) -> bool:
+    """Whether there are gradients of weights, and the optimizer's state."""
+    return plan.schedule.mode == "training" and not plan.schedule.run.get("frozen")
+
+
+def _zero(plan: PlanDocument) -> int | None:
+    """What of weights and their state ranks divide; None where that is in the layouts alone."""
+    requested = plan.search.request
+    if requested is None or requested.strategy is None:
+        return None if (found := plan.schedule.run.get("zero")) is None else int(found)
+    samples = next((i.shape[0] for i in plan.inputs.values() if i.shape), 1) * plan.schedule.micro_batches
+    kind = {"precision": plan.schedule.precision, "optimizer": plan.schedule.optimizer}
+    try:
+        return parse_strategy(requested.strategy, devices=plan.devices, batch=samples, **kind).zero
+    except UsageError:  # its batch was another when it was requested
+        return int(plan.schedule.run.get("zero", 0))
 
 
 def _of(plan: PlanDocument, p: ParameterDocument, layout: LayoutDocument) -> float:

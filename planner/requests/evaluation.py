@@ -142,7 +142,14 @@ def _document(
         "step_time_interval_s": [p.time_low_s, p.time_high_s],
         "extrapolated": list(extrapolated(c)),
         **rates(
-            program.graph, c.micro_batches, c.global_batch, p.step_time_s, c.devices, profile, precision=c.precision
+            program.graph,
+            c.micro_batches,
+            c.global_batch,
+            p.step_time_s,
+            c.devices,
+            profile,
+            precision=c.precision,
+            frozen=c.frozen,
         ),
         "breakdown_s": dict(p.breakdown),
         "peak_memory_bytes": round(p.allocated_bytes),
@@ -165,9 +172,10 @@ def _plan(options: EvaluationRequest, source: ModelSource, plan: PlanDocument, n
             raise UsageError(f"--{setting} goes with --strategy; a plan says its own")
 
     loaded: list[Graph] = []
+    given = None if options.batch is None else _of_micro_batch(options.batch, plan)
 
     def load(batch: int | None, bind: Mapping[str, int]) -> Graph:
-        loaded.append(source.load(bind=bindings(options.bind) or bind, batch=options.batch or batch))
+        loaded.append(source.load(bind=bindings(options.bind) or bind, batch=given or batch))
         return loaded[-1]
 
     profile = None if options.hardware is None else profile_of(options.hardware)
@@ -181,5 +189,16 @@ def _plan(options: EvaluationRequest, source: ModelSource, plan: PlanDocument, n
         profile or profile_of_plan(plan),
         precision=plan.schedule.precision,
         mode=plan.schedule.mode,
+        frozen=bool(plan.schedule.run.get("frozen")),
     )
     return {"schema": "planner.evaluation/1", "model": str(options.model), "strategy": name, **found, **done}
+
+
+def _of_micro_batch(batch: int, plan: PlanDocument) -> int:
+    """What a step's batch is of each of the plan's micro-batches.  UsageError where it is not divided by them."""
+    count = plan.schedule.micro_batches
+    if batch % count:
+        raise UsageError(
+            f"--batch {batch}: the plan's {count} micro-batches do not divide it; leave --batch out, as a plan says it"
+        )
+    return batch // count

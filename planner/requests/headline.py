@@ -31,7 +31,6 @@ def figures(
     graph, profile = planned.priced.graph, planned.request.profile
     devices, batch, seconds = document["devices"], document["batch"], document["step_time_s"]
     s = plan.schedule
-    kind = {"precision": s.precision, "mode": s.mode}
     outside = [] if execution is None else list(extrapolated(execution))
     spread = None if profile.device is None else interval(seconds, profile, extrapolated=bool(outside))
     return {
@@ -39,7 +38,17 @@ def figures(
         "parallelism": degrees(plan, execution),
         "step_time_interval_s": None if spread is None else list(spread),
         "extrapolated": outside,
-        **rates(graph, s.micro_batches, batch, seconds, devices, profile, **kind),
+        **rates(
+            graph,
+            s.micro_batches,
+            batch,
+            seconds,
+            devices,
+            profile,
+            precision=s.precision,
+            mode=s.mode,
+            frozen=bool(s.run.get("frozen")),
+        ),
     }
 
 

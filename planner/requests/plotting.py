@@ -102,6 +102,9 @@ def _of_document(d: dict[str, Any], path: Path, label: str | None, kind: Kind) -
             causes=causes,
             devices=devices,
             batch=batch,
+            model=_text(d.get("name")),
+            mode=_text(d.get("mode")),
+            hardware=_text(d.get("hardware")),
         )
         for row in (d.get("uniform") or {}).get("front", []) if kind == "pareto" else []:
             yield Point(
@@ -117,6 +120,11 @@ def _of_document(d: dict[str, Any], path: Path, label: str | None, kind: Kind) -
         raise InputError(
             f"{path}: expected a plan, an evaluation or what `planner search --json` printed; {e} is missing or wrong"
         ) from e
+
+
+def _text(value: object) -> str | None:
+    """What a document says, where it says it."""
+    return value if isinstance(value, str) else None
 
 
 def _causes(d: Mapping[str, Any]) -> dict[str, int]:
@@ -150,4 +158,7 @@ def _of_plan(path: Path, label: str | None) -> Point:
         tokens_per_s=rates.get("tokens_per_s"),
         mfu=rates.get("mfu"),
         causes=step_causes(plan, clock_of_plan(plan, model)),
+        model=plan.model.name,
+        mode=plan.schedule.mode,
+        hardware=plan.cluster.hardware,
     )

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["rates", "rates_beside", "rates_of_plan", "tokens_of_sample", "utilisation"]
 
-_PASSES: Final = {"training": 3, "inference": 1}  # the backward pass computes twice as much as the forward pass
+# The backward pass computes twice as much as the forward pass: gradients of activations, and of weights that train.
+_PASSES: Final = {"training": 3, "frozen": 2, "inference": 1}
 
 
 def rates(
@@ -27,14 +28,17 @@ def rates(
     *,
     precision: str,
     mode: str = "training",
+    frozen: bool = False,
 ) -> dict[str, float | None]:
-    """`graph`: of a micro-batch, of which a step has so many; None for what cannot be counted."""
+    """`graph`: of a micro-batch, of which a step has so many; `frozen`: no gradients of weights are computed; None for
+    what cannot be counted."""
     rate = tokens = None
     if batch is not None and seconds > 0:
         rate = batch / seconds
         each = tokens_of_sample(graph)
         tokens = None if each is None else rate * each
-    flops_per_s, mfu = utilisation(graph, micro_batches, seconds, devices, profile, precision=precision, mode=mode)
+    kind = "frozen" if frozen and mode == "training" else mode
+    flops_per_s, mfu = utilisation(graph, micro_batches, seconds, devices, profile, precision=precision, mode=kind)
     return {"samples_per_s": rate, "tokens_per_s": tokens, "flops_per_s_per_device": flops_per_s, "mfu": mfu}
 
 
@@ -52,6 +56,7 @@ def rates_of_plan(plan: PlanDocument, graph: Graph, profile: HardwareProfile) ->
         profile,
         precision=s.precision,
         mode=s.mode,
+        frozen=bool(s.run.get("frozen")),
     )
 
 
@@ -80,7 +85,8 @@ def utilisation(
     mode: str,
 ) -> tuple[float | None, float | None]:
     """Operations a second and device, and their share of what the machine's products reach at most; `graph`: of a
-    micro-batch.  None for both where they cannot be counted."""
+    micro-batch; `mode`: training, frozen (training without gradients of weights) or inference.  None for
+    both where they cannot be counted."""
     from planner.cost_models.device import resolve_rate
     from planner.frontends.facts.flops import flops
 

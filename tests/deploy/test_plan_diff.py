@@ -59,7 +59,8 @@ def runner(tmp_path: Path) -> Runner:
         (tmp_path / name).mkdir()
     programs = {
         "planner": f'exec "{sys.executable}" -m planner "$@"',
-        "gh": 'printf "%s\\n" "$@" > "$RUNNER_TEMP/gh"',
+        "gh": 'printf "%s\\n" "$*" >> "$RUNNER_TEMP/gh"\n'
+        'case "$*" in *--paginate*) cat "$RUNNER_TEMP/ids" 2>/dev/null || true;; esac',
     }
     for name, line in programs.items():
         file = tmp_path / "bin" / name
@@ -98,19 +99,32 @@ def test_a_pull_request_hears_what_it_changes_of_the_plan(runner: Runner, tmp_pa
         assert done.returncode == 0, done.stderr
     assert (done := runner.step("Compare")).returncode == 0, done.stderr
     comment = (runner.temp / "plan" / "comment.md").read_text()
-    heading, blank, *block = comment.splitlines()
+    mark, heading, blank, *block = comment.splitlines()
+    assert mark == "<!-- planner-plan-diff model.onnx -->"
     assert heading == "### Plan of `model.onnx` (--devices 2)"
     assert blank == ""
     visible, _, figures = "\n".join(block).partition("<details>")
     assert visible.startswith("- **A** base/plan/plan\\.json")
-    assert "@" not in visible.replace("\\@", "")
+    assert "\\@<!-- -->everyone" in visible
+    assert not re.search(r"@(?!<!-- -->)", visible)
     assert figures.rstrip().endswith("</details>")
     lines = figures.splitlines()[1:-1]
     assert all(line.startswith("    ") for line in lines if line)
-    assert runner.step("Comment", NUMBER="7", GH_TOKEN="x").returncode == 0
-    words = (runner.temp / "gh").read_text().split()
-    assert words[:3] == ["pr", "comment", "7"]
-    assert words[words.index("--body-file") + 1] == str(runner.temp / "plan" / "comment.md")
+
+
+@pytest.mark.parametrize(
+    ("ids", "call"),
+    [("", "POST repos/team/models/issues/7/comments"), ("11\n12\n", "PATCH repos/team/models/issues/comments/12")],
+)
+def test_the_comment_is_changed_that_begins_alike_or_made(runner: Runner, ids: str, call: str) -> None:
+    file = runner.temp / "plan" / "comment.md"
+    file.parent.mkdir()
+    file.write_text("<!-- planner-plan-diff model.onnx -->\ntext\n")
+    (runner.temp / "ids").write_text(ids)
+    assert (done := runner.step("Comment", NUMBER="7", GH_TOKEN="x")).returncode == 0, done.stderr
+    found, written = (runner.temp / "gh").read_text().splitlines()
+    assert found.startswith("api repos/team/models/issues/7/comments --paginate --jq .[] | select(")
+    assert written == f"api --method {call} --field body=@{file} --silent"
 
 
 def test_a_model_that_is_exported_is_exported_from_both_sides(runner: Runner) -> None:

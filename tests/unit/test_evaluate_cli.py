@@ -129,3 +129,20 @@ def test_a_configuration_and_a_plan_of_it_do_as_much_a_second(
         assert priced[key] == pytest.approx(found[key], rel=1e-12)
     assert main(["evaluate", "--devices", "4", "--strategy", "ddp"]) == 2
     assert "missing MODEL" in capsys.readouterr().err
+    assert main(["evaluate", "--plan", str(tmp_path / "plan"), "--batch", "17"]) == 2
+    assert "micro-batches do not divide it" in capsys.readouterr().err
+
+
+def test_frozen_weights_are_two_passes_of_work(gpt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No gradients of weights are computed."""
+    strategy = "megatron:dp=4,frozen="
+    trained, frozen = (
+        document(capsys, gpt, "--devices", "4", "--strategy", f"{strategy}{x}") for x in ("false", "true")
+    )
+    done = {name: d["flops_per_s_per_device"] * d["step_time_s"] for name, d in (("all", trained), ("less", frozen))}
+    assert done["less"] == pytest.approx(done["all"] * 2 / 3)
+    asked = ["--devices", "4", "--strategy", f"{strategy}true", "--no-cache", "--json"]
+    assert main(["search", gpt, *asked, "--out", str(tmp_path / "plan")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    priced = document(capsys, "--plan", str(tmp_path / "plan"))
+    assert found["mfu"] == priced["mfu"] == pytest.approx(frozen["mfu"], rel=1e-12)

@@ -391,7 +391,7 @@ def test_plans_in_parts_and_of_known_configurations_cost_what_their_search_said(
         assert found[key] == cost[key]
     assert sum(found["step_parts_s"].values()) == pytest.approx(found["step_time_s"], rel=1e-9)
     assert len(found["stages"]) in (0, 1, 2)
-    assert run(model, "--plan", tmp_path / "plan.json") == 0
+    assert run(model, "--plan", tmp_path / "plan.json", "--batch", "16") == 0  # of the step, not of a micro-batch
     assert "as planned" in capsys.readouterr().out
 
 

@@ -15,6 +15,7 @@ from planner.explain import ExplanationDocument, explanation_text
 from planner.explain.find import find_module
 from planner.planning import PlanDocument, read_plan
 from planner.report.figures import figures
+from planner.report.held import held_of_parameters
 from planner.report.wire import sent_bytes
 from planner.requests.explanation import explanation
 
@@ -72,9 +73,37 @@ def test_what_a_module_costs_is_what_its_operators_do(explained: ExplanationDocu
     everything = sum(sent_bytes(plan).values())
     of_each = [sum(sent_bytes(plan, frozenset([n])).values()) for n in plan.operators]
     assert sum(of_each) == pytest.approx(everything, abs=len(of_each))
-    held = 16 if plan.schedule.run else 14  # bytes of Adam for each weight; less where shards divide them
     weights = sum(4 * SIZES["hidden"] * SIZES["hidden"] for _ in m.products) + 5 * SIZES["hidden"]
-    assert 0 < m.parameter_bytes <= held * weights
+    assert m.trained
+    known = find_module(read_plan(folder / "known" / "plan.json"), MLP)
+    assert known is not None
+    of_each = held_of_parameters(read_plan(folder / "known" / "plan.json"))
+    mine = [t for t in of_each if t.startswith(MLP)]
+    assert sum(of_each[t] for t in mine) == (2 + 4 + 12) * weights  # as DDP sums gradients in single precision
+
+
+@pytest.mark.parametrize(
+    ("options", "precision"),
+    [
+        ("free", "bf16"), ("known", "bf16"), ("megatron:zero=1,micro_batch=4", "bf16"), ("fsdp", "bf16"),
+        ("megatron:zero=2,micro_batch=4", "bf16"), ("megatron:zero=1,micro_batch=4", "fp32"),
+        ("megatron:frozen=true,micro_batch=4", "bf16"),
+    ],
+)  # fmt: skip
+def test_what_parameters_hold_is_what_the_plan_holds(
+    folder: Path, tmp_path: Path, options: str, precision: str
+) -> None:
+    """Copies to compute with included, and gradients in the width in which they are summed."""
+    at = folder / options
+    if not at.exists():
+        at = tmp_path
+        asked = ["search", str(folder / "gpt.onnx"), "--devices", "2", "--no-cache", "--precision", precision]
+        assert main([*asked, "--strategy", options, "--out", str(at)]) == 0
+    plan = read_plan(at / "plan.json")
+    kinds = plan.cost.memory_bytes
+    assert kinds
+    said = sum(kinds[k] for k in ("weights", "gradients", "optimizer"))
+    assert sum(held_of_parameters(plan).values()) == pytest.approx(said, abs=3)
 
 
 def test_a_module_s_alternative_splits_all_of_its_products_otherwise(
@@ -121,6 +150,17 @@ def test_explanations_say_what_is_done_per_second(
     for key in ("samples_per_s", "tokens_per_s", "flops_per_s_per_device", "mfu"):
         assert getattr(explained.plan, key) == pytest.approx(priced[key], rel=1e-12)
     assert "tokens/s" in explanation_text(explained)
+
+
+def test_a_sentence_is_shown_whole_and_one_stage_is_one(explained: ExplanationDocument) -> None:
+    m = explained.module
+    assert m is not None
+    long = m.alternatives[0].model_copy(update={"why": "loses by " + "much more of everything, " * 30})
+    of_one = explained.plan.model_copy(update={"stages": 1, "micro_batches": 2})
+    changed = {"plan": of_one, "module": m.model_copy(update={"alternatives": [long]})}
+    text = explanation_text(explained.model_copy(update=changed))
+    assert f"    it {long.why}\n" in text
+    assert ", 1 stage, 2 micro-batches\n" in text
 
 
 def test_a_module_without_products_says_that_nothing_could_be_split(folder: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from planner.cli.main import main
+from planner.errors import InputError
 from planner.planning import plan_text, read_plan
 from planner.report.plots import Point, pareto, scaling
 from planner.report.plots.draw import drawn
@@ -155,6 +157,30 @@ def test_plans_of_other_batches_are_no_scaling() -> None:
     plans = [Point("s", "a", 2, 8, 1.0, 1), Point("s", "b", 4, 16, 1.0, 1)]
     with pytest.raises(Exception, match="expected plans of one batch, found 16, 8"):
         scaling(plans)
+
+
+def test_plans_of_other_models_and_modes_are_no_scaling_and_a_series_is_of_one_hardware() -> None:
+    first = Point("s", "a", 2, 8, 1.0, 1, model="gpt", mode="training", hardware="h100")
+    second = replace(first, devices=4)
+    for changed, said in (
+        ({"model": "mlp"}, "plans of one model, found gpt, mlp"),
+        ({"mode": "inference"}, "plans of one mode, found inference, training"),
+        ({"hardware": "v100"}, "plans of one kind of hardware in series 's', found h100, v100"),
+    ):
+        with pytest.raises(InputError, match=said):
+            scaling([first, replace(second, **changed)])
+    assert len(scaling([first, replace(second, hardware="v100", series="t")])["series"]) == 2
+    unknown = replace(second, model=None, mode=None, hardware=None)
+    assert "model" not in scaling([first, unknown])["series"][0]["points"][0]
+
+
+def test_names_are_drawn_as_they_are() -> None:
+    """No formula is read in them, and a legend leaves none out."""
+    points = [Point("a$_$b", "a$_$b", 2, 8, 1.0, 1), Point("_hidden", "x$", 4, 8, 1.0, 1)]
+    for data in (scaling(points), pareto(points)):
+        shown = drawn(data, Path("figure.svg"))
+        assert b">a$_$b<" in shown or b">a$_$b, 2 devices<" in shown
+        assert "\u200b_hidden".encode() in shown
 
 
 def test_a_plan_that_tells_no_runs_has_no_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

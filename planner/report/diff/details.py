@@ -77,10 +77,11 @@ def _memory(d: Diff) -> list[str]:
     for k in {**first, **second}:
         x, y = first.get(k), second.get(k)
         cells = [size(n) if n is not None else "not told" for n in (x, y)]
+        name = printable(k.replace("_", " "))
         if x is None or y is None:
-            rows.append((k.replace("_", " "), *cells, "", ""))
+            rows.append((name, *cells, "", ""))
         elif x or y:
-            rows.append((k.replace("_", " "), *cells, signed(size(y - x)), percent(x, y)))
+            rows.append((name, *cells, signed(size(y - x)), percent(x, y)))
     return ["", *aligned(("memory by kind", "A", "B", "B - A", ""), rows)] if rows else []
 
 

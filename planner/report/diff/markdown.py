@@ -1,6 +1,8 @@
 """The difference of two plans as Markdown, for the comment below a pull request.
 
-Names of models are text there: what Markdown or HTML would obey is escaped, `@` included, which calls people.
+Names of models are text there: what Markdown or HTML would obey is escaped.  GitHub looks for people (`@name`),
+references (`#12`, `GH-12`) and pictures (`:name:`) in what was rendered, where nothing is left of an escape: an empty
+comment parts these, which nobody sees.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from planner.report.diff.words import printable
 __all__ = ["markdown"]
 
 _OBEYED = re.compile(r"([\\`*_{}\[\]<>()#+\-.!|~@&:$])")
+_CALLING = re.compile(r"([@#:]|(?<=gh)-)(?=\w)", re.IGNORECASE)
+_PARTED = "\0"  # is in no printable text
 _CELLS = ("A", "B", "B - A")
 _GROUPS = 10
 
@@ -51,8 +55,9 @@ def markdown(
 
 
 def escaped(text: str) -> str:
-    """As Markdown that shows the text itself."""
-    return _OBEYED.sub(r"\\\1", printable(text, 400))
+    """As Markdown that shows the text itself, and that GitHub takes for nothing else."""
+    parted = _CALLING.sub(rf"\1{_PARTED}", printable(text, 400))
+    return _OBEYED.sub(r"\\\1", parted).replace(_PARTED, "<!-- -->")
 
 
 def _verdict(d: Diff, s: Summary) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, get_args
 
@@ -23,7 +23,8 @@ _PHASES: Final = {"F": "forward", "B": "backward", "W": "weight gradients"}
 @dataclass(frozen=True, slots=True)
 class Point:
     """A plan or a configuration: `series`: what it belongs to in a figure; `causes`: picoseconds of its step by cause,
-    of a plan; `front`: whether it is one of a front of time and memory, of which there is no plan."""
+    of a plan; `front`: whether it is one of a front of time and memory, of which there is no plan; `model` (its name),
+    `mode` and `hardware`: None where they are not known."""
 
     series: str
     name: str
@@ -36,21 +37,26 @@ class Point:
     mfu: float | None = None
     causes: Mapping[str, int] = field(default_factory=dict)
     front: bool = False
+    model: str | None = None
+    mode: str | None = None
+    hardware: str | None = None
 
 
 def scaling(points: Sequence[Point]) -> dict[str, Any]:
     """Series over numbers of devices, and the ideal: as many times faster as there are more devices than in the first
-    series' smallest point.  InputError where the batches are not the same, so that steps are not the same work."""
+    series' smallest point.  InputError where batches, models or modes are not the same, so that steps are not the same
+    work, or a series is of several kinds of hardware."""
     _several(points, "scaling")
-    batches = {p.batch for p in points}
-    if len(batches) > 1:
-        named = ", ".join(str(b) for b in sorted(batches, key=str))
-        raise InputError(f"plot scaling: expected plans of one batch, found {named}; leave those of other batches out")
+    _one({p.batch for p in points}, "batch", "leave those of other batches out")
+    _one({p.model for p in points} - {None}, "model", "leave those of other models out")
+    _one({p.mode for p in points} - {None}, "mode", "leave those of the other mode out")
     series: dict[str, list[Point]] = {}
     for p in points:
         series.setdefault(p.series, []).append(p)
     ordered = {name: sorted(found, key=lambda p: p.devices) for name, found in series.items()}
     for name, found in ordered.items():
+        machines = {p.hardware for p in found} - {None}
+        _one(machines, "kind of hardware", "give those of each kind a name (LABEL=PLAN)", f" in series {name!r}")
         counts = [p.devices for p in found]
         if len(set(counts)) < len(counts):
             raise InputError(
@@ -173,6 +179,12 @@ def _several(points: Sequence[Point], kind: str, least: int = 2) -> None:
         raise InputError(f"plot {kind}: expected at least {least} plans, found {len(points)}; name more of them")
 
 
+def _one(found: Collection[object], what: str, advice: str, where: str = "") -> None:
+    if len(found) > 1:
+        named = ", ".join(sorted(map(str, found)))
+        raise InputError(f"plot scaling: expected plans of one {what}{where}, found {named}; {advice}")
+
+
 def _said(p: Point) -> dict[str, Any]:
     known = asdict(p)
-    return {k: known[k] for k in known if k not in ("series", "causes", "front")}
+    return {k: known[k] for k in known if k not in ("series", "causes", "front", "model", "mode", "hardware")}

@@ -65,6 +65,7 @@ def drawn(data: Mapping[str, Any], out: Path, size: str = "paper") -> bytes:
         "svg.hashsalt": "planner",
         "pdf.fonttype": 42,  # text stays text
         "svg.fonttype": "none",
+        "text.parse_math": False,  # a name with $ is no formula
     }
     kind = out.suffix[1:].lower()
     with mpl.rc_context(style):
@@ -87,7 +88,8 @@ def _scaling(figure: Any, data: Mapping[str, Any]) -> None:
         [p["devices"] for p in ideal], [p["step_time_s"] for p in ideal], color="#999999", linestyle=":", label="ideal"
     )
     for k, s in enumerate(data["series"]):
-        look = {"color": _COLOURS[k % 7], "marker": _MARKERS[k % 7], "linestyle": _DASHES[k % 7], "label": s["name"]}
+        look = {"color": _COLOURS[k % 7], "marker": _MARKERS[k % 7], "linestyle": _DASHES[k % 7]}
+        look["label"] = _label(s["name"])
         counts = [p["devices"] for p in s["points"]]
         axes[0].plot(counts, [p["step_time_s"] for p in s["points"]], **look)
         known = [(p["devices"], 100 * p["mfu"]) for p in s["points"] if p["mfu"] is not None]
@@ -130,7 +132,7 @@ def _pareto(figure: Any, data: Mapping[str, Any]) -> None:
             linestyle="none",
             color=_COLOURS[k % 7],
             marker=_MARKERS[k % 7],
-            label=name,
+            label=_label(name),
         )
     axis.set_xlabel("memory per device (GiB)")
     axis.set_ylabel("step (s)")
@@ -172,6 +174,11 @@ def _timeline(figure: Any, data: Mapping[str, Any]) -> None:
     axis.invert_yaxis()
     axis.set_xlabel("time (s)")
     figure.legend(shown.values(), shown.keys(), loc="outside upper center", ncols=len(shown), frameon=False)
+
+
+def _label(name: str) -> str:
+    """As a legend shows it, which leaves out what begins with an underscore."""
+    return f"\u200b{name}" if name.startswith("_") else name
 
 
 def _short(name: str, most: int = 28) -> str:
