@@ -111,6 +111,16 @@ def test_norms_and_dropout_follow_the_mode(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, case.module(x).detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("scores", [False, True])
+def test_a_module_that_returns_its_loss_is_in_training_mode(scores: bool, tmp_path: Path) -> None:
+    arguments = (f"{SOURCE}:OwnLoss", "--inputs", "float32[4,8] int64[4]", "--arg", f"scores={scores}")
+    model = export(tmp_path / "m.onnx", *arguments)
+    assert any(p.key == "planner.loss" for p in model.metadata_props)
+    assert "Dropout" in {n.op_type for n in model.graph.node}
+    served = export(tmp_path / "m.onnx", *arguments, "--mode", "inference")
+    assert "Dropout" not in {n.op_type for n in served.graph.node}
+
+
 def test_weights_take_no_memory(tmp_path: Path) -> None:
     model = export(tmp_path / "huge.onnx", f"{SOURCE}:huge", "--arg", "width=1000000", "--inputs", "float32[8,1000000]")
     assert weights(model) == {"0.weight", "0.bias", "1.weight", "1.bias"}

@@ -123,6 +123,7 @@ def run(options: argparse.Namespace) -> int:
         exporter=options.exporter,
         opset=options.opset,
         dynamic=dict(map(_dimension, options.dynamic)),
+        mode_by_loss=step.mode_by_loss,
     )
     if found.reason:
         print(f"note: written by torch.onnx.export, as {found.reason}", file=sys.stderr)

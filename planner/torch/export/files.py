@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import onnx
 from torch import nn
 
 from planner.errors import InputError
+from planner.frontends.facts.stated import LOSS_KEY
 from planner.torch.capture import capture
 from planner.torch.capture.captured import NoTranslationError
 from planner.torch.export.onnx_exporter import exported_by_torch, is_installed
@@ -42,8 +44,34 @@ def written(
     exporter: Exporter | None = None,
     opset: int | None = None,
     dynamic: Mapping[tuple[str, int], str] | None = None,
+    mode_by_loss: bool = False,
 ) -> Written:
-    """By the exporter that is named, or that can.  InputError where none can; the operator is named."""
+    """By the exporter that is named, or that can.  InputError where none can; the operator is named.
+
+    With `mode_by_loss`, a module that turns out to return its loss is put in training mode and exported so.
+    """
+    given = (module, inputs, kwargs, targets, loss, exporter, opset, dynamic)
+    found = _written(*given)
+    if mode_by_loss and not module.training and _has_loss(found.data):
+        module.train()
+        return _written(*given)
+    return found
+
+
+def _has_loss(data: bytes) -> bool:
+    return any(p.key == LOSS_KEY for p in onnx.ModelProto.FromString(data).metadata_props)
+
+
+def _written(
+    module: nn.Module,
+    inputs: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    targets: Sequence[Any],
+    loss: Any,
+    exporter: Exporter | None,
+    opset: int | None,
+    dynamic: Mapping[tuple[str, int], str] | None,
+) -> Written:
     if exporter is None and (opset is not None or dynamic):
         exporter = "onnx"
     if exporter != "onnx":
