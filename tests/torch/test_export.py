@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from torch import Tensor, nn  # noqa: E402
 import planner  # noqa: E402
 import planner.torch  # noqa: E402
 from planner.cli.main import main  # noqa: E402
+from planner.errors import InputError  # noqa: E402
 from planner.frontends import import_bytes  # noqa: E402
 from planner.torch.capture import capture  # noqa: E402
 from planner.torch.capture.unallocated import without_weights  # noqa: E402
@@ -144,6 +146,25 @@ def test_a_module_of_the_current_folder_and_a_loss_of_ones_own(tmp_path: Path, m
     model = export(tmp_path / "m.onnx", *given, "--targets", "float32[8,4]")
     assert len(weights(model)) == 6
     assert [i.name for i in model.graph.input] == ["input", "target"]
+
+
+@needs_onnxscript
+@pytest.mark.parametrize(
+    ("asked", "inputs", "found"),
+    [(17, ["input"], "--opset 17: torch.onnx.export cannot write Linear in it"), (18, ["input", "weight"], "2 inputs")],
+)
+def test_what_torchs_exporter_gave_up_is_refused(
+    asked: int, inputs: list[str], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from planner.torch.export import onnx_exporter
+
+    fed = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [8, 4]) for n in inputs]
+    graph = onnx.helper.make_graph([], "g", fed, fed[:1])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
+    monkeypatch.setattr(torch.onnx, "export", lambda *_, **__: SimpleNamespace(model=None))
+    monkeypatch.setattr(onnx_exporter, "_without_data", lambda _: model)
+    with pytest.raises(InputError, match=found):
+        onnx_exporter.exported_by_torch(nn.Linear(4, 4), [torch.empty(8, 4)], {}, (), None, opset=asked)
 
 
 @needs_onnxscript

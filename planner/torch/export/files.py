@@ -7,7 +7,9 @@ there, and for what the capture has no notion of: symbolic dimensions and other 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -51,11 +53,23 @@ def written(
     With `mode_by_loss`, a module that turns out to return its loss is put in training mode and exported so.
     """
     given = (module, inputs, kwargs, targets, loss, exporter, opset, dynamic)
-    found = _written(*given)
-    if mode_by_loss and not module.training and _has_loss(found.data):
-        module.train()
-        return _written(*given)
-    return found
+    with _no_logs():
+        found = _written(*given)
+        if mode_by_loss and not module.training and _has_loss(found.data):
+            module.train()
+            return _written(*given)
+        return found
+
+
+@contextmanager
+def _no_logs() -> Iterator[None]:
+    """PyTorch and its exporter log what they try in vain, with tracebacks; what counts is raised."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _has_loss(data: bytes) -> bool:
