@@ -96,7 +96,8 @@ def _written(
                 raise
             if not is_installed():
                 raise InputError(
-                    f"{error}; or install PyTorch's exporter, which may know it: pip install 'graph-planner[export]'"
+                    f"{error}; or install PyTorch's exporter, which may know it: pip install '.[export]' in the "
+                    "repository"
                 ) from error
             reason = f"the planner's own has no translation of {error.operator}"
             return Written(exported_by_torch(module, inputs, kwargs, targets, loss), "onnx", reason)

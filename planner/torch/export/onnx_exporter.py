@@ -54,7 +54,7 @@ def exported_by_torch(
     if not is_installed():
         raise UsageError(
             "PyTorch's exporter needs onnxscript, which is not installed; install the extra: "
-            "pip install 'graph-planner[export]'"
+            "pip install '.[export]' in the repository"
         )
     given = (tuple(inputs), dict(kwargs), tuple(targets))
     names = list(input_names(module, given))
