@@ -69,8 +69,8 @@ def profile_name(device: Device) -> str | None:
 
 def memory_differs(device: Device, profile: HardwareProfile) -> bool:
     """Whether a plan has to be made for another memory than the profile's."""
-    memory = profile.memory_bytes
-    return bool(memory and device.memory_bytes) and abs((device.memory_bytes or 0) / memory - 1) > _APART
+    known, found = profile.memory_bytes, device.memory_bytes
+    return bool(known and found and abs(found / known - 1) > _APART)
 
 
 def usable_gibibytes(device: Device, profile: HardwareProfile) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -86,3 +87,10 @@ class OwnLoss(nn.Module):
         found = self.norm(self.drop(self.inner(x)))
         loss = nn.functional.cross_entropy(found, y)
         return (found, loss) if self.scores else loss
+
+
+def elsewhere(folder: str) -> nn.Module:
+    """Code that changes what holds for all code: the current folder, and the device of new tensors."""
+    os.chdir(folder)
+    torch.set_default_device("meta")
+    return nn.LayerNorm(4)

@@ -148,6 +148,17 @@ def test_a_module_of_the_current_folder_and_a_loss_of_ones_own(tmp_path: Path, m
     assert [i.name for i in model.graph.input] == ["input", "target"]
 
 
+def test_code_that_changes_the_folder_and_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inner").mkdir()
+    given = (f"{SOURCE}:elsewhere", "--arg", "folder=inner", "--inputs", "float32[8,4]", "--loss", "mean")
+    try:
+        assert main(["export", *given, "--out", "m.onnx"]) == 0
+    finally:
+        torch.set_default_device(None)
+    assert (tmp_path / "m.onnx").is_file()
+
+
 @needs_onnxscript
 @pytest.mark.parametrize(
     ("asked", "inputs", "found"),

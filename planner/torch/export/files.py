@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import onnx
+import torch
 from torch import nn
 
-from planner.errors import InputError
+from planner.errors import InputError, PlannerError
 from planner.frontends.facts.stated import LOSS_KEY
 from planner.torch.capture import capture
 from planner.torch.capture.captured import NoTranslationError
@@ -53,12 +54,20 @@ def written(
     With `mode_by_loss`, a module that turns out to return its loss is put in training mode and exported so.
     """
     given = (module, inputs, kwargs, targets, loss, exporter, opset, dynamic)
-    with _no_logs():
-        found = _written(*given)
-        if mode_by_loss and not module.training and _has_loss(found.data):
-            module.train()
-            return _written(*given)
-        return found
+    try:
+        with _no_logs(), torch.device("cpu"):  # the user's code may have chosen another device for new tensors
+            found = _written(*given)
+            if mode_by_loss and not module.training and _has_loss(found.data):
+                module.train()
+                return _written(*given)
+            return found
+    except PlannerError:
+        raise
+    except Exception as error:  # of PyTorch, on what nobody has tried
+        raise InputError(
+            f"{type(module).__name__}: the export failed with {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:300]}; try --exporter onnx, or replace what the error names"
+        ) from error
 
 
 @contextmanager
