@@ -43,7 +43,7 @@ def spans_of(component: str, environment: Mapping[str, str] | None = None) -> Sp
 
         exporter = _exporter()
     except ImportError as e:
-        why = f"{e.name} is missing; install it with `pip install 'graph-planner[otel]'`"
+        why = f"{e.name} is missing; install it with `pip install '.[otel]'` in the repository"
         _log.warning("no spans are sent", extra={"fields": {"why": why}})
         return None
     names = {"service.name": given.get("OTEL_SERVICE_NAME") or component, "service.version": __version__}

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         from planner.api.client import Client, ServiceError
     except ModuleNotFoundError as e:
-        raise UsageError(f"{e.name} is missing; install it with `pip install 'graph-planner[client]'`") from e
+        raise UsageError(f"{e.name} is missing; install it with `pip install '.[client]'` in the repository") from e
 
     if options.devices > MOST_DEVICES:
         raise UsageError(f"--devices {options.devices}: expected at most {MOST_DEVICES}; plan one replica of the job")

@@ -21,7 +21,9 @@ SOURCES = frozenset((".py", ".toml", ".json", ".c", ".h"))
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of the bytes.  OSError where the file cannot be read."""
+    """SHA-256 of the bytes.  OSError where the file cannot be read, or is a pipe or a device, which may never end."""
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is not a regular file")
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from .found import Device, Report
 from .tools import LIMIT_S, ask
 
 __all__ = ["amd"]
+
+_TRIES: Final = 100  # braces in warnings
 
 
 def amd(limit_s: float = LIMIT_S) -> Report:
@@ -28,13 +30,9 @@ def amd(limit_s: float = LIMIT_S) -> Report:
 
 
 def cards(text: str) -> tuple[Device, ...] | None:
-    """The devices in the document; warnings may stand before it.  None where there is none."""
-    begin = text.find("{")
-    try:
-        document = json.loads(text[begin:]) if begin >= 0 else None
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(document, dict):
+    """The devices in the document; warnings may stand before and behind it.  None where there is none."""
+    document = _document(text)
+    if document is None:
         return None
     driver = _value(document.get("system"), "driver version")
     devices = []
@@ -48,6 +46,22 @@ def cards(text: str) -> tuple[Device, ...] | None:
         memory = int(total) if total.isascii() and total.isdigit() and len(total) < 16 else None
         devices.append(Device("amd", name or "unknown", memory, driver))
     return tuple(devices)
+
+
+def _document(text: str) -> dict[str, Any] | None:
+    """The first object of JSON in the text."""
+    begin = -1
+    for _ in range(_TRIES):
+        begin = text.find("{", begin + 1)
+        if begin < 0:
+            return None
+        try:
+            found, _ = json.JSONDecoder().raw_decode(text, begin)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            return found
+    return None
 
 
 def _value(table: Any, key: str) -> str:

@@ -11,9 +11,8 @@ from .tools import LIMIT_S, ask, note_on_visible
 __all__ = ["ascend"]
 
 # | 0     910B3               | OK            | 96.0        36                0    / 0             |
-_NPU: Final = re.compile(
-    r"^\|\s*(\d+)\s+((?:Ascend)?\d\w*(?:[-_]\w+)*|Ascend\w*)\s*\|\s*(OK|Warning|Alarm|Critical|UNKNOWN)\s*\|"
-)
+# The second cell is the device's health, a word; in the table of processes below it is a number.
+_NPU: Final = re.compile(r"^\|\s*(\d+)\s+((?:Ascend)?\d[\w-]*|Ascend[\w-]*)\s*\|\s*[A-Za-z][^|]*\|")
 # | 0     1                   | 0000:9F:00.0  | 0           0    / 0          3195 / 65536         |
 _CHIP: Final = re.compile(
     r"^\|\s*\d+(?:\s+\d+)?\s*\|\s*[0-9A-Fa-fx]{4}:[0-9A-Fa-fx]{2}:[0-9A-Fa-fx]{2}\.\d\s*\|(.*)\|\s*$"
@@ -47,12 +46,12 @@ def table(text: str) -> tuple[Device, ...]:
     cards: list[str] = []
     for line in text.splitlines():
         npu, chip = _NPU.match(line), _CHIP.match(line)
-        if npu is not None:
-            name = npu[2]
-            cards.append(npu[1])
-        elif chip is not None and name is not None:
+        if chip is not None and name is not None:
             devices.append(Device("ascend", name, _memory(chip[1]), driver))
             name = None
+        elif npu is not None and chip is None:
+            name = npu[2]
+            cards.append(npu[1])
     if len(cards) > len(set(cards)):  # two dies to a card: those of a 910C are all called Ascend910
         devices = [
             Device(d.vendor, "910C" if d.name == "Ascend910" else d.name, d.memory_bytes, driver) for d in devices

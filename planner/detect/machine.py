@@ -10,7 +10,7 @@ from .amd import amd
 from .ascend import ascend
 from .found import Device, Links, Report
 from .nvidia import nvidia
-from .profiles import notes_on, profile_of
+from .profiles import memory_differs, notes_on, profile_of, usable_gibibytes
 from .tools import LIMIT_S
 
 __all__ = ["Kind", "Machine", "detect", "detected"]
@@ -18,7 +18,10 @@ __all__ = ["Kind", "Machine", "detect", "detected"]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Equal accelerators: how many there are, and the packaged profile that describes them, if any does."""
+    """Equal accelerators: how many there are, and the packaged profile that describes them, if any does.
+
+    `memory_differs`: whether they have another memory than the profile, of which `usable_gibibytes` is left to a plan.
+    """
 
     device: Device
     count: int
@@ -26,6 +29,8 @@ class Kind:
     description: str
     links: Links | None
     notes: tuple[str, ...]
+    memory_differs: bool = False
+    usable_gibibytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +49,12 @@ class Machine:
         for kind in self.kinds:
             counts[str(kind.profile)] += kind.count
         if len(counts) == 1:
-            ((name, count),) = counts.items()
-            return ("--hardware", name, "--devices", str(count))
-        return ("--hardware", "+".join(f"{name}:{count}" for name, count in counts.items()))
+            hardware = next(iter(counts))
+        else:
+            hardware = "+".join(f"{name}:{count}" for name, count in counts.items())
+        limits = [kind.usable_gibibytes for kind in self.kinds if kind.usable_gibibytes is not None]
+        limit = ("--memory-limit", f"{min(limits)}GiB") if any(kind.memory_differs for kind in self.kinds) else ()
+        return ("--hardware", hardware, "--devices", str(counts.total()), *limit)
 
     def document(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -80,12 +88,19 @@ def detected(reports: tuple[Report, ...]) -> Machine:
     kinds = []
     for report in reports:
         counts = Counter(report.devices)
+        notes = list(report.notes)  # of all kinds together, and said of the first
+        links = report.links if len(counts) == 1 else None  # the matrix is of all kinds together
         for device, count in counts.items():
             profile = profile_of(device)
-            notes = list(report.notes)
-            if profile is not None:
+            if profile is None:
+                kinds.append(Kind(device, count, None, "", links, tuple(notes)))
+            else:
                 notes += notes_on(device, count, profile, report.links)
-            name, about = (None, "") if profile is None else (profile.name, profile.description)
-            links = report.links if len(counts) == 1 else None  # the matrix is of all kinds together
-            kinds.append(Kind(device, count, name, about, links, tuple(notes)))
+                kinds.append(
+                    Kind(
+                        device, count, profile.name, profile.description, links, tuple(notes),
+                        memory_differs(device, profile), usable_gibibytes(device, profile),
+                    )
+                )  # fmt: skip
+            notes = []
     return Machine(tuple(kinds), reports)

@@ -28,23 +28,34 @@ def nvidia(limit_s: float = LIMIT_S) -> Report:
         answer = _query(_FIELDS, limit_s)
     if answer.problem:
         return Report("nvidia-smi", answer.installed, answer.problem)
-    devices, split = [], 0
-    for row in csv.reader(answer.text.splitlines(), skipinitialspace=True):
-        if len(row) < len(_FIELDS):
-            continue
+    devices, split, lost = [], 0, []
+    for row in _rows(answer.text):
         name, memory, driver, *rest = (cell.strip() for cell in row)
+        if name.startswith("["):  # such as [GPU is lost]
+            lost.append(name.strip("[]")[:100])
+            continue
         devices.append(Device("nvidia", name, _mebibytes(memory), driver))
         split += rest == ["Enabled"]
     if not devices:
-        return Report("nvidia-smi", True, "shows no device")
+        return Report("nvidia-smi", True, f"shows no device, but says: {lost[0]}" if lost else "shows no device")
     notes = note_on_visible("CUDA_VISIBLE_DEVICES", len(devices))
+    notes += [f"nvidia-smi says of {count} more devices: {said}" for said, count in Counter(lost).items()]
     if split:
         notes.append(f"MIG divides {split} of the {len(devices)} devices; profiles are of whole devices")
     matrix = ask("nvidia-smi", "topo", "-m", limit_s=limit_s) if len(devices) > 1 else None
     links = None if matrix is None or matrix.problem else topology(matrix.text)
     if matrix is not None and links is None:
-        notes.append("nvidia-smi topo -m says nothing of the links between the devices")
+        why = f": it {matrix.problem}" if matrix.problem else ""
+        notes.append(f"nvidia-smi topo -m says nothing of the links between the devices{why}")
     return Report("nvidia-smi", True, devices=tuple(devices), links=links, notes=tuple(notes))
+
+
+def _rows(text: str) -> list[list[str]]:
+    """The lines that have all fields; none where the text is no CSV."""
+    try:
+        return [row for row in csv.reader(text.splitlines(), skipinitialspace=True) if len(row) >= len(_FIELDS)]
+    except csv.Error:
+        return []
 
 
 def _query(fields: tuple[str, ...], limit_s: float) -> Answer:

@@ -9,7 +9,7 @@ from planner.cost_models import HardwareProfile, load_profile
 
 from .found import Device, Links
 
-__all__ = ["notes_on", "profile_name", "profile_of"]
+__all__ = ["memory_differs", "notes_on", "profile_name", "profile_of", "usable_gibibytes"]
 
 # The first that matches; None: there is no profile, though the name looks like one that has.
 _NVIDIA: Final[tuple[tuple[str, str | None], ...]] = (
@@ -67,15 +67,24 @@ def profile_name(device: Device) -> str | None:
     return found
 
 
+def memory_differs(device: Device, profile: HardwareProfile) -> bool:
+    """Whether a plan has to be made for another memory than the profile's."""
+    known, found = profile.memory_bytes, device.memory_bytes
+    return bool(known and found and abs(found / known - 1) > _APART)
+
+
+def usable_gibibytes(device: Device, profile: HardwareProfile) -> int:
+    """What the driver leaves of the device's memory, or of the profile's where the device's is unknown."""
+    return max(1, ((device.memory_bytes or profile.memory_bytes or 0) - profile.allocator.reserve_bytes) >> 30)
+
+
 def notes_on(device: Device, count: int, profile: HardwareProfile, links: Links | None) -> list[str]:
     """In which the machine differs from the profile, in sentences."""
     notes = [f"{device.name} {what}" for pattern, what in _DIFFERENT if re.search(pattern, device.name)]
-    memory = profile.memory_bytes
-    if memory and device.memory_bytes and abs(device.memory_bytes / memory - 1) > _APART:
-        usable = max(1, (device.memory_bytes - profile.allocator.reserve_bytes) >> 30)
+    if memory_differs(device, profile) and device.memory_bytes and profile.memory_bytes:
         notes.append(
-            f"the device has {device.memory_bytes / 2**30:.1f} GiB, the profile {memory / 2**30:.1f} GiB: "
-            f"plan with --memory-limit {usable}GiB"
+            f"the device has {device.memory_bytes / 2**30:.1f} GiB, the profile {profile.memory_bytes / 2**30:.1f} "
+            f"GiB: plan with --memory-limit {usable_gibibytes(device, profile)}GiB"
         )
     kinds = {kind for kind, _ in links.pairs} if links is not None else set()
     wired = profile.nccl is not None and profile.nccl.wire == "nvlink"

@@ -13,5 +13,5 @@ def require_torch(what: str) -> None:
     """UsageError where PyTorch is not installed; `what` needs it."""
     if find_spec("torch") is None:
         raise UsageError(
-            f"{what} needs PyTorch, which is not installed; install the extra: pip install 'graph-planner[torch]'"
+            f"{what} needs PyTorch, which is not installed; install the extra: pip install '.[torch]' in the repository"
         )

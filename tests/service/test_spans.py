@@ -67,7 +67,7 @@ def test_the_extra_that_is_missing_is_said_and_the_service_goes_on(
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     assert spans_of("planner-api", WANTED) is None
-    assert "graph-planner[otel]" in caplog.records[0].fields["why"]  # type: ignore[attr-defined]
+    assert "pip install '.[otel]'` in the repository" in caplog.records[0].fields["why"]  # type: ignore[attr-defined]
 
 
 def test_a_trace_goes_from_the_caller_to_the_phases_of_the_child(

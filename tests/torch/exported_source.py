@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -73,3 +74,23 @@ class Loss(nn.Module):
 
 
 ready = nn.Linear(4, 4)
+
+
+class OwnLoss(nn.Module):
+    """A module that returns its loss, behind its scores where that is wanted."""
+
+    def __init__(self, scores: bool = False) -> None:
+        super().__init__()
+        self.inner, self.drop, self.norm, self.scores = nn.Linear(8, 10), nn.Dropout(0.1), nn.BatchNorm1d(10), scores
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        found = self.norm(self.drop(self.inner(x)))
+        loss = nn.functional.cross_entropy(found, y)
+        return (found, loss) if self.scores else loss
+
+
+def elsewhere(folder: str) -> nn.Module:
+    """Code that changes what holds for all code: the current folder, and the device of new tensors."""
+    os.chdir(folder)
+    torch.set_default_device("meta")
+    return nn.LayerNorm(4)

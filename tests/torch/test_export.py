@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from torch import Tensor, nn  # noqa: E402
 import planner  # noqa: E402
 import planner.torch  # noqa: E402
 from planner.cli.main import main  # noqa: E402
+from planner.errors import InputError  # noqa: E402
 from planner.frontends import import_bytes  # noqa: E402
 from planner.torch.capture import capture  # noqa: E402
 from planner.torch.capture.unallocated import without_weights  # noqa: E402
@@ -111,6 +113,16 @@ def test_norms_and_dropout_follow_the_mode(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, case.module(x).detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("scores", [False, True])
+def test_a_module_that_returns_its_loss_is_in_training_mode(scores: bool, tmp_path: Path) -> None:
+    arguments = (f"{SOURCE}:OwnLoss", "--inputs", "float32[4,8] int64[4]", "--arg", f"scores={scores}")
+    model = export(tmp_path / "m.onnx", *arguments)
+    assert any(p.key == "planner.loss" for p in model.metadata_props)
+    assert "Dropout" in {n.op_type for n in model.graph.node}
+    served = export(tmp_path / "m.onnx", *arguments, "--mode", "inference")
+    assert "Dropout" not in {n.op_type for n in served.graph.node}
+
+
 def test_weights_take_no_memory(tmp_path: Path) -> None:
     model = export(tmp_path / "huge.onnx", f"{SOURCE}:huge", "--arg", "width=1000000", "--inputs", "float32[8,1000000]")
     assert weights(model) == {"0.weight", "0.bias", "1.weight", "1.bias"}
@@ -134,6 +146,36 @@ def test_a_module_of_the_current_folder_and_a_loss_of_ones_own(tmp_path: Path, m
     model = export(tmp_path / "m.onnx", *given, "--targets", "float32[8,4]")
     assert len(weights(model)) == 6
     assert [i.name for i in model.graph.input] == ["input", "target"]
+
+
+def test_code_that_changes_the_folder_and_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inner").mkdir()
+    given = (f"{SOURCE}:elsewhere", "--arg", "folder=inner", "--inputs", "float32[8,4]", "--loss", "mean")
+    try:
+        assert main(["export", *given, "--out", "m.onnx"]) == 0
+    finally:
+        torch.set_default_device(None)
+    assert (tmp_path / "m.onnx").is_file()
+
+
+@needs_onnxscript
+@pytest.mark.parametrize(
+    ("asked", "inputs", "found"),
+    [(17, ["input"], "--opset 17: torch.onnx.export cannot write Linear in it"), (18, ["input", "weight"], "2 inputs")],
+)
+def test_what_torchs_exporter_gave_up_is_refused(
+    asked: int, inputs: list[str], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from planner.torch.export import onnx_exporter
+
+    fed = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [8, 4]) for n in inputs]
+    graph = onnx.helper.make_graph([], "g", fed, fed[:1])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
+    monkeypatch.setattr(torch.onnx, "export", lambda *_, **__: SimpleNamespace(model=None))
+    monkeypatch.setattr(onnx_exporter, "_without_data", lambda _: model)
+    with pytest.raises(InputError, match=found):
+        onnx_exporter.exported_by_torch(nn.Linear(4, 4), [torch.empty(8, 4)], {}, (), None, opset=asked)
 
 
 @needs_onnxscript

@@ -17,7 +17,7 @@ def test_without_pytorch_the_extra_is_named(
 ) -> None:
     monkeypatch.setattr("planner.runtime.extra.find_spec", lambda name: None)
     assert main(["calibrate", "--out", str(tmp_path / "here.toml")]) == 2
-    assert "graph-planner[torch]" in capsys.readouterr().err
+    assert "pip install '.[torch]' in the repository" in capsys.readouterr().err
     assert not (tmp_path / "here.toml").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.cli.commands import search
 from planner.cost_models import load_profile
 from planner.detect.amd import cards
 from planner.detect.ascend import table
@@ -19,6 +21,7 @@ from planner.detect.machine import detect
 from planner.detect.nvidia import topology
 from planner.detect.profiles import profile_name
 from planner.detect.tools import ask
+from planner.requests.cluster import cluster_of
 from tests.cli.command import run
 from tests.unit.smi_outputs import MI300X, NO_DRIVER, NO_FIELD, RTX_5090, V100, npus, switched
 
@@ -111,8 +114,35 @@ def test_several_kinds_of_devices_are_one_cluster(install: Install) -> None:
     listed = gpus(4, "NVIDIA A100-SXM4-80GB", 81920) + gpus(2, "Tesla V100-SXM2-16GB", 16160)
     install("nvidia-smi", query=listed, topo=switched(6, "SYS"))
     machine = detect()
-    assert machine.options == ("--hardware", "a100-80:4+v100:2")
+    assert machine.options == ("--hardware", "a100-80:4+v100:2", "--devices", "6", "--memory-limit", "14GiB")
+    parser = argparse.ArgumentParser()
+    search.configure(parser)
+    options = parser.parse_args(["model.onnx", *machine.options])
+    cluster = cluster_of(options.hardware, options.devices, options.memory_limit, options.precision)
+    assert [kind.devices for kind in cluster.kinds] == [4, 2]
     assert "the profile 31.7 GiB: plan with --memory-limit 14GiB" in " ".join(machine.kinds[1].notes)
+
+
+def test_a_memory_that_is_not_the_profiles_is_among_the_options(install: Install) -> None:
+    install("nvidia-smi", query=gpus(2, "NVIDIA A100-PCIE-40GB", 40960), topo=switched(2, "PHB"))
+    machine = detect()
+    assert machine.options == ("--hardware", "a100-pcie", "--devices", "2", "--memory-limit", "38GiB")
+    assert "plan with --memory-limit 38GiB" in machine.kinds[0].notes[0]
+
+
+def test_a_lost_device_is_no_device(install: Install) -> None:
+    lost = ", ".join(["[GPU is lost]"] * 4)
+    install("nvidia-smi", 'echo "no links"; exit 3', query=gpus(2, "NVIDIA L4", 23034) + lost)
+    (kind,) = detect().kinds
+    assert kind.count == 2
+    assert kind.notes == (
+        "nvidia-smi says of 1 more devices: GPU is lost",
+        "nvidia-smi topo -m says nothing of the links between the devices: it ended with status 3 and said: no links",
+    )
+    install("nvidia-smi", query=lost)
+    assert detect().reports[0].problem == "shows no device, but says: GPU is lost"
+    install("nvidia-smi", query='"' + "x" * 200_000)
+    assert detect().reports[0].problem == "shows no device"
 
 
 def test_a_device_without_a_profile(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,6 +225,16 @@ def test_names_of_nvidia(name: str, gibibytes: int, profile: str | None) -> None
 )
 def test_names_of_huawei(name: str, gibibytes: int, profile: str | None) -> None:
     assert profile_name(Device("ascend", name, gibibytes << 30, "24")) == profile
+
+
+def test_npus_of_any_health_and_of_odd_tables() -> None:
+    text = npus("25.2.0", "910B3", 2, "3162 / 65536")
+    assert len(table(text.replace("OK", "NA", 1))) == 2
+    assert table("| 0  " + "1_" * 5_000 + "!") == ()  # quickly
+
+
+def test_warnings_behind_the_document_of_amd() -> None:
+    assert cards("{odd}\n" + MI300X + "\nWARNING: {low} power") == cards(MI300X)
 
 
 @settings(max_examples=40)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.cache import file_digest
 from planner.files import write_whole
 
 
@@ -39,6 +40,12 @@ def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     reader.join(10)
     assert read == [b"content"]
+
+
+def test_a_pipe_has_no_digest(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        file_digest(tmp_path / "pipe")
 
 
 def test_a_folder_is_refused_and_kept(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_figure_without_matplotlib_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["plot", "timeline", str(folder / "pipeline.json"), "--out", str(folder / "none.svg")]) == 3
-    assert "graph-planner[plot]" in capsys.readouterr().err
+    assert "pip install '.[plot]' in the repository" in capsys.readouterr().err
     assert main(["plot", "timeline", str(folder / "pipeline.json"), "--json"]) == 0
 
 

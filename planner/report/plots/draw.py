@@ -47,8 +47,8 @@ def drawn(data: Mapping[str, Any], out: Path, size: str = "paper") -> bytes:
         from matplotlib.figure import Figure
     except ImportError as e:
         raise InputError(
-            "matplotlib draws figures and is not installed: install the extra (pip install 'graph-planner[plot]'), or "
-            "take the data with --json"
+            "matplotlib draws figures and is not installed: install the extra (pip install '.[plot]' in the "
+            "repository), or take the data with --json"
         ) from e
     import io
 

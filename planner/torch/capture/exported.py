@@ -45,9 +45,13 @@ def loss_of(found: Any) -> Any:
     given = found.get("loss") if isinstance(found, Mapping) else getattr(found, "loss", None)
     if isinstance(given, Tensor):
         return given
-    if isinstance(found, tuple) and found and isinstance(found[0], Tensor) and found[0].ndim == 0:
+    if not isinstance(found, tuple):
+        return found
+    # Of (scores, loss) the second; further behind, numbers are of another kind, such as a temperature.
+    if found and isinstance(found[0], Tensor) and found[0].ndim == 0:
         return found[0]
-    return found
+    scalars = [i for i, x in enumerate(found) if isinstance(x, Tensor) and x.ndim == 0 and x.is_floating_point()]
+    return found[1] if scalars == [1] else found
 
 
 def exported_step(

@@ -111,6 +111,7 @@ def run(options: argparse.Namespace) -> int:
     from planner.torch.export.files import written
 
     began = time.monotonic()
+    out = options.out.absolute()  # the user's code may change the current folder
     show_progress("making the module")
     step = _source(options)
     show_progress("exporting")
@@ -123,10 +124,11 @@ def run(options: argparse.Namespace) -> int:
         exporter=options.exporter,
         opset=options.opset,
         dynamic=dict(map(_dimension, options.dynamic)),
+        mode_by_loss=step.mode_by_loss,
     )
     if found.reason:
         print(f"note: written by torch.onnx.export, as {found.reason}", file=sys.stderr)
-    _write(options.out, found.data)
+    _write(out, options.out, found.data)
     print("\n".join(_summary(options, step, found.data, time.monotonic() - began)))
     return 0
 
@@ -193,13 +195,14 @@ def _source(options: argparse.Namespace) -> Source:
     )
 
 
-def _write(out: Path, data: bytes) -> None:
+def _write(out: Path, given: Path, data: bytes) -> None:
+    """`given`: the path as it was put."""
     from planner.files import write_whole
 
     try:
         write_whole(out, data)
     except OSError as e:
-        raise UsageError(f"--out {out}: cannot be written ({e.strerror}); name another file") from e
+        raise UsageError(f"--out {given}: cannot be written ({e.strerror}); name another file") from e
 
 
 def _summary(options: argparse.Namespace, step: Any, data: bytes, seconds: float) -> list[str]:

@@ -107,7 +107,7 @@ def _transformers() -> Any:
     except ImportError as error:
         raise UsageError(
             f"--hf needs transformers, which cannot be imported ({error}); install it: "
-            "pip install 'graph-planner[export]' transformers"
+            "pip install '.[export]' transformers, in the repository"
         ) from error
     transformers.logging.set_verbosity_error()
     return transformers

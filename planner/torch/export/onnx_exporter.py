@@ -48,12 +48,13 @@ def exported_by_torch(
 
     Raises:
         UsageError: onnxscript is missing, or a dimension is of no input.
-        InputError: torch.export or the exporter cannot follow the module; the operator is named.
+        InputError: torch.export or the exporter cannot follow the module, where the operator is named, or the exporter
+            wrote something else than it was given.
     """
     if not is_installed():
         raise UsageError(
             "PyTorch's exporter needs onnxscript, which is not installed; install the extra: "
-            "pip install 'graph-planner[export]'"
+            "pip install '.[export]' in the repository"
         )
     given = (tuple(inputs), dict(kwargs), tuple(targets))
     names = list(input_names(module, given))
@@ -71,10 +72,27 @@ def exported_by_torch(
         ) from error
     assert exported is not None
     model = _without_data(exported.model)
+    _check(model, module, names, opset)
     _rename(model, module, names)
     _name_dimensions(model, dynamic or {})
     _state(model, module)
     return bytes(model.SerializeToString(deterministic=True))
+
+
+def _check(model: onnx.ModelProto, module: nn.Module, inputs: Sequence[str], opset: int | None) -> None:
+    """InputError where the exporter gave up half-way, of which it says nothing but in its log."""
+    written = next((o.version for o in model.opset_import if not o.domain), None)
+    if opset is not None and written != opset:
+        raise InputError(
+            f"--opset {opset}: torch.onnx.export cannot write {type(module).__name__} in it and wrote operator set "
+            f"{written} instead; give --opset {written} or a later one"
+        )
+    fed = [v.name for v in model.graph.input]
+    if len(fed) != len(inputs):
+        raise InputError(
+            f"{type(module).__name__}: torch.onnx.export wrote {len(fed)} inputs ({', '.join(fed)[:200]}) where the "
+            f"module reads {len(inputs)} ({', '.join(inputs)[:200]}); try --exporter planner, or another --opset"
+        )
 
 
 def _dynamic_shapes(given: Any, names: Sequence[str], dynamic: Mapping[tuple[str, int], str]) -> Any:
@@ -123,7 +141,7 @@ def _rename(model: onnx.ModelProto, module: nn.Module, inputs: Sequence[str]) ->
     first = {id(p): n for n, p in reversed(every.items())}
     own = {t.name: t.name.removeprefix(_STEP) for t in graph.initializer if t.name.startswith(_STEP)}
     names = {old: first[id(every[new])] if new in every else new for old, new in own.items()}
-    names |= dict(zip((v.name for v in graph.input), inputs, strict=True)) if len(graph.input) == len(inputs) else {}
+    names |= dict(zip((v.name for v in graph.input), inputs, strict=True))
     names = {old: new for old, new in names.items() if old != new and new not in taken}
     for stored in (graph.initializer, graph.input, graph.value_info, graph.output):
         for v in stored:

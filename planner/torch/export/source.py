@@ -42,11 +42,12 @@ class Source:
     named: Mapping[str, Any]
     targets: tuple[Tensor, ...]
     loss: Callable[..., Tensor] | None
+    mode_by_loss: bool = False  # whether it is put in training mode where it turns out to return a loss
 
 
 def of_code(text: str, arguments: Mapping[str, Any], given: Given) -> Source:
     """A step of a module of the user's code, which is named as `package.module:function`."""
-    return _step(built(text, arguments), given, trains=False)
+    return _step(built(text, arguments), given, trains=None)
 
 
 def of_configuration(
@@ -65,9 +66,10 @@ def of_configuration(
     return _step(found.module, replace(given, named=found.inputs), trains=found.trains)
 
 
-def _step(module: nn.Module, given: Given, *, trains: bool) -> Source:
+def _step(module: nn.Module, given: Given, *, trains: bool | None) -> Source:
+    """`trains`: whether the module returns a loss, None where nobody knows before it is captured."""
     loss = None if given.loss is None else _loss(given.loss, len(given.targets))
-    module.train((loss is not None or trains) if given.mode is None else given.mode == "training")
+    module.train((loss is not None or bool(trains)) if given.mode is None else given.mode == "training")
     if not given.dropout:
         _drop_nothing(module)
     named = {**given.named, **given.call}
@@ -77,7 +79,8 @@ def _step(module: nn.Module, given: Given, *, trains: bool) -> Source:
         module = module.to(dtype)
         listed = tuple(_as(x, dtype) for x in listed)
         named = {n: _as(x, dtype) for n, x in named.items()}
-    return Source(module, listed, named, given.targets, loss)
+    by_loss = loss is None and given.mode is None and trains is None
+    return Source(module, listed, named, given.targets, loss, by_loss)
 
 
 def _loss(name: str, targets: int) -> Callable[..., Tensor]:
