@@ -128,12 +128,14 @@ def _configuration(plan: PlanDocument, planned: Planned) -> str:
     split = sum(any(r.kind == "split" for r in program.strategies[op.name].roles) for op in ops)
     stored = [p.stored for p in plan.parameters.values()]
     cut = sum(any(layout.dims) for layout in stored)
-    what = [settings.precision, *([f"training with {settings.optimizer}"] if settings.training else ["inference"])]
+    kind = [settings.precision, *([f"training with {settings.optimizer}"] if settings.training else ["inference"])]
     again = f", {len(plan.schedule.recompute)} blocks recomputed" if plan.schedule.recompute else ""
     cut_in = ""
     if len(plan.stages) > 1 or plan.schedule.micro_batches > 1:
-        cut_in = f"{len(plan.stages)} stages, {plan.schedule.micro_batches} micro-batches, each stage "
+        counts = {"stage": len(plan.stages), "micro-batch": plan.schedule.micro_batches}
+        several = {"stage": "stages", "micro-batch": "micro-batches"}
+        cut_in = ", ".join(f"{n} {what if n == 1 else several[what]}" for what, n in counts.items()) + ", each stage "
     return (
         f"{cut_in}mesh {planned.mesh}, {split} of {len(ops)} operators split, "
-        f"{cut} of {len(stored)} parameters sharded{again}, {' '.join(what)}"
+        f"{cut} of {len(stored)} parameters sharded{again}, {' '.join(kind)}"
     )

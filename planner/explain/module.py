@@ -106,10 +106,9 @@ def _alternatives(
                 replace(request, constraints=constraints), f"all {len(products)} products split in another way"
             )
         except InfeasibleError as e:
-            return (
-                best,
-                f"what is left does not fit in memory: at least {e.lower_bound_bytes} bytes per device are needed",
-            )
+            least = e.lower_bound_bytes
+            needed = f": at least {least} bytes per device are needed" if least else ""
+            return best, f"what is left does not fit in memory{needed}"
         except PlannerError:
             return best, "no plan of this request splits all of its products in yet another way"
         splits = {n: _split(found, n) for n in products}
