@@ -56,6 +56,12 @@ def test_a_folder_with_a_configuration_is_exported(tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
+def test_what_does_not_parse_is_named_as_the_file_is(tmp_path: Path) -> None:
+    (tmp_path / "cfg.txt").write_bytes(b"\xff" * 20)
+    with pytest.raises(InputError, match=r"^cfg\.txt: not an ONNX model"):
+        load_model(tmp_path / "cfg.txt")
+
+
 def test_a_model_in_onnx_is_read_whatever_it_is_called(tmp_path: Path) -> None:
     file = tmp_path / "model.pb"
     file.write_bytes((Path(__file__).parents[2] / "sample_graphs" / "mlp.onnx").read_bytes())
