@@ -21,7 +21,7 @@ CONTENTS = {
     "saved_model.pb": (b"\x08\x01\x12\x04abcd", "is a model of TensorFlow; convert it first"),
     "frozen.pb": (b"\x08\x01\x12\x04abcd", "no ONNX model; a file with this ending is a model of TensorFlow"),
     "weights.h5": (b"\x89HDF\r\n\x1a\n", "is a file of HDF5"),
-    "train.py": (b"import torch", "planner export FILE.py:NAME"),
+    "train.py": (b"import torch", "planner export FILE.py:NAME --inputs"),
 }  # fmt: skip
 
 
@@ -48,6 +48,18 @@ def test_a_folder_with_a_configuration_is_exported(tmp_path: Path) -> None:
         load_model(tmp_path)
     with pytest.raises(InputError, match=r"is a configuration of Hugging Face; `planner export --hf "):
         load_model(tmp_path / "config.json")
+    (tmp_path / "config.json").rename(tmp_path / "llama")
+    with pytest.raises(InputError, match=r"is a configuration of Hugging Face; `planner export --hf "):
+        load_model(tmp_path / "llama")
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(InputError, match="safetensors hold weights and no graph"):
+        load_model(tmp_path)
+
+
+def test_what_does_not_parse_is_named_as_the_file_is(tmp_path: Path) -> None:
+    (tmp_path / "cfg.txt").write_bytes(b"\xff" * 20)
+    with pytest.raises(InputError, match=r"^cfg\.txt: not an ONNX model"):
+        load_model(tmp_path / "cfg.txt")
 
 
 def test_a_model_in_onnx_is_read_whatever_it_is_called(tmp_path: Path) -> None:
@@ -60,6 +72,9 @@ def test_a_model_in_onnx_is_read_whatever_it_is_called(tmp_path: Path) -> None:
     ("name", "says"),
     [
         ("meta-llama/Llama-3.1-8B", "Nothing is downloaded here: a model of Hugging Face's hub"),
+        ("gpt2", "`hf download gpt2 config.json"),
+        ("hf:/meta-llama/Llama-3.1-8B", "`hf download meta-llama/Llama-3.1-8B config.json"),
+        ("https:/huggingface.co/openai/gpt-oss-20b/tree/main", "`hf download openai/gpt-oss-20b config.json"),
         ("model.pt", "A file with this ending is a file of PyTorch"),
         ("folder/model.onnx", "no such file. Give the path of an ONNX model."),
     ],

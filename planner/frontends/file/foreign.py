@@ -6,12 +6,14 @@ They are known by how they begin, whatever they are called, and where formats sh
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Final
 
 __all__ = ["HEAD_BYTES", "of_content", "of_folder", "of_missing", "of_name"]
 
 HEAD_BYTES: Final = 16
+_MOST_BYTES: Final = 1 << 20  # of a configuration
 
 _EXPORT: Final = (
     "export the module that it belongs to: `planner export package.module:function --inputs 'ids:int64[8,2048]' --out "
@@ -54,9 +56,12 @@ _NAMES: Final = {
     ".ckpt": f"is a checkpoint, which {_WEIGHTS}",
     ".h5": _KERAS,
     ".keras": "is a file of Keras; write ONNX with it: model.export(\"model.onnx\", format=\"onnx\")",
-    ".py": "is Python code; what a function of it returns is exported: `planner export FILE.py:NAME --out model.onnx`",
+    ".py": "is Python code; what a function of it returns is exported: `planner export FILE.py:NAME --inputs "
+    "'ids:int64[8,2048]' --out model.onnx`",
 }  # fmt: skip
-_HUB: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB: Final = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
+# As a path, which has no two slashes in a row.
+_LINK: Final = re.compile(r"(?:hf:|https?:/(?:www\.)?huggingface\.co)/((?:[\w.-]+/)?[\w.-]+)")
 
 
 def of_content(path: Path, head: bytes) -> str | None:
@@ -66,6 +71,8 @@ def of_content(path: Path, head: bytes) -> str | None:
             return text if of_name(path) is None else of_name(path)
     if head[4:8] == b"TFL3":
         return _LITE
+    if head.lstrip().startswith(b"{") and path.suffix.lower() in ("", ".json") and _is_configuration(path):
+        return _configuration(path)
     if head[4:9] == b"\0\0\0\0{":  # the length of the header that follows, in JSON
         return _NAMES[".safetensors"]
     # These are messages of protobuf as ONNX is, and may parse as one.
@@ -75,7 +82,7 @@ def of_content(path: Path, head: bytes) -> str | None:
 def of_name(path: Path) -> str | None:
     """What a file of this name most likely is that turned out to be no ONNX, and what to do."""
     if path.name == "config.json":
-        return f"is a configuration of Hugging Face; `planner export --hf {path} --out model.onnx` writes its graph"
+        return _configuration(path)
     return _NAMES.get(path.suffix.lower())
 
 
@@ -84,17 +91,33 @@ def of_folder(path: Path) -> str | None:
     if (path / "saved_model.pb").is_file():
         return f"It {_TF.replace('DIR', str(path))}."
     if (path / "config.json").is_file():
-        return f"Its config.json is exported with `planner export --hf {path} --out model.onnx`."
+        return f"Its config.json is exported with `planner export --hf {shlex.quote(str(path))} --out model.onnx`."
+    if any(path.glob("*.safetensors")):
+        return f"Its files of safetensors hold weights and no graph; {_EXPORT}."
     return None
 
 
 def of_missing(path: Path) -> str | None:
     """What to do where there is no file, but somebody meant a name on Hugging Face's hub or a file of another kind."""
-    if path.suffix != ".onnx" and _HUB.fullmatch(str(path)) and not path.parent.is_dir() and of_name(path) is None:
+    linked = _LINK.match(str(path))
+    name = linked[1] if linked else str(path)
+    of_hub = _HUB.fullmatch(name) and (linked or not path.parent.is_dir() or not set("./") & set(name))
+    if path.suffix != ".onnx" and of_hub and of_name(path) is None:
         return (
             "Nothing is downloaded here: a model of Hugging Face's hub is planned from its configuration. "
-            f"`hf download {path} config.json --local-dir DIR` fetches that, and `planner export --hf DIR --out "
+            f"`hf download {name} config.json --local-dir DIR` fetches that, and `planner export --hf DIR --out "
             "model.onnx` writes its graph."
         )
     other = of_name(path)
     return None if other is None else f"A file with this ending {other}."
+
+
+def _configuration(path: Path) -> str:
+    command = f"planner export --hf {shlex.quote(str(path))} --out model.onnx"
+    return f"is a configuration of Hugging Face; `{command}` writes its graph"
+
+
+def _is_configuration(path: Path) -> bool:
+    """Whether a file of JSON says which model of Hugging Face it describes; entries are in alphabetical order."""
+    with path.open("rb") as file:
+        return b'"model_type"' in file.read(_MOST_BYTES)

@@ -104,6 +104,9 @@ def _load(
         except errors.InputError as error:
             other = of_name(Path(file))
             if other is None:
+                of_graph = f"{Path(file).stem}: not an ONNX model"
+                if str(error).startswith(of_graph):  # which file that is, its name alone may not tell
+                    raise errors.InputError(f"{file}{str(error).removeprefix(Path(file).stem)}") from error
                 raise
             raise errors.InputError(f"{file}: no ONNX model; a file with this ending {other}") from error
         return graph, strip_model(data, file) if keep else b""

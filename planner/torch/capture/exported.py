@@ -7,15 +7,20 @@ which say more about layouts than what they are made of; those that no translato
 
 from __future__ import annotations
 
+import io
+import os
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+import planner
 from planner.errors import InputError
 from planner.torch.capture.registry import is_known
 from planner.torch.capture.unallocated import stood_in
@@ -23,6 +28,10 @@ from planner.torch.capture.unallocated import stood_in
 __all__ = ["Loss", "exported_step"]
 
 Loss = Callable[..., Tensor]
+
+_TORCH = str(Path(torch.__file__).parent) + os.sep
+_PLANNER = str(Path(planner.__file__).parent) + os.sep
+_OF_VALUES = ("data-dependent", "datadependent", "dynamiccontrolflow", "control flow", "unbacked", "bool()")
 
 
 class _Step(nn.Module):
@@ -75,12 +84,13 @@ def exported_step(
     with warnings.catch_warnings(), _grouped_experts(module), stood_in(module, given) as taken:
         warnings.simplefilter("ignore")
         try:
-            program = torch.export.export(step, taken, dynamic_shapes=dynamic_shapes, strict=False)
+            with redirect_stderr(io.StringIO()):  # where it prints half a graph when it fails
+                program = torch.export.export(step, taken, dynamic_shapes=dynamic_shapes, strict=False)
             return program if whole else program.run_decompositions(_decompositions())
         except Exception as error:  # whatever the module's own code raises
             raise InputError(
-                f"{type(module).__name__}: torch.export cannot follow it: {_first_lines(error)}\nA module whose flow "
-                "depends on the values of tensors must be rewritten without that (torch.cond, torch.where)"
+                f"{type(module).__name__}: torch.export cannot follow it: {_first_lines(error)}{_place(error)}"
+                f"{_advice(error)}"
             ) from error
 
 
@@ -108,3 +118,19 @@ def _grouped_experts(module: nn.Module) -> Iterator[None]:
 def _first_lines(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: " + " ".join(lines[:3])[:600]
+
+
+def _place(error: Exception) -> str:
+    """The line of the user's code that was followed last."""
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((_TORCH, _PLANNER, "<"))
+    ]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+def _advice(error: Exception) -> str:
+    """What helps where the flow depends on the values of tensors, of which errors of several kinds speak."""
+    said = f"{type(error).__name__} {error}".lower()
+    if not any(word in said for word in _OF_VALUES):
+        return ""
+    return "\nA module whose flow depends on values of tensors must be rewritten without that (torch.cond, torch.where)"

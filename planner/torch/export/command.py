@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ __all__ = ["configure", "run"]
 
 _OUR_MARKS = (b"planner.torch", b"pytorch")  # within the first bytes of what this command writes
 _HEAD = 200
+_BATCH = 8  # with --hf
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +84,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-dropout", action="store_true", help="drop nothing in training mode either")
     parser.add_argument("--dtype", choices=[d for d in DTYPES if "float" in d], help="type of the weights")
-    parser.add_argument("--batch", type=positive, default=8, metavar="B", help="global batch, with --hf; default: 8")
+    parser.add_argument("--batch", type=positive, metavar="B", help="global batch, with --hf; default: 8")
     parser.add_argument("--sequence", type=positive, metavar="N", help="tokens of a sample, with --hf; default: 512")
     parser.add_argument("--architecture", metavar="CLASS", help="class of transformers, with --hf")
     parser.add_argument(
@@ -147,6 +149,14 @@ def _check(options: argparse.Namespace) -> None:
     of_hf = [n for n in ("sequence", "architecture") if getattr(options, n) is not None]
     if options.hf is None and of_hf:
         raise UsageError(f"--{of_hf[0]} goes with --hf alone; the sizes of a module's inputs stand in --inputs")
+    if options.hf is None and options.batch is not None:
+        raise UsageError("--batch goes with --hf alone; the sizes of a module's inputs stand in --inputs")
+    for option in ("arg", "call"):
+        _once([name for name, _ in getattr(options, option)], option)
+    fed = {s.name for specs in options.inputs for s in specs}
+    both = next((name for name, _ in options.call if name in fed), None)
+    if both is not None:
+        raise UsageError(f"--call {both}: is one of --inputs already; leave one out")
     if options.exporter == "planner" and (options.opset or options.dynamic):
         raise UsageError("--opset and --dynamic need torch.onnx.export; leave --exporter planner out")
     if options.targets and not options.loss:
@@ -161,6 +171,12 @@ def _check(options: argparse.Namespace) -> None:
             head = file.read(_HEAD)
         if not any(mark in head for mark in _OUR_MARKS):
             raise UsageError(f"--out {out}: is a file of something else; name another file, or replace it with --force")
+
+
+def _once(names: list[str], option: str) -> None:
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--{option} {twice}: is given twice; leave one out")
 
 
 def _dimension(text: str) -> tuple[tuple[str, int], str]:
@@ -188,7 +204,7 @@ def _source(options: argparse.Namespace) -> Source:
     return source.of_configuration(
         options.hf,
         given,
-        batch=options.batch,
+        batch=options.batch or _BATCH,
         sequence=options.sequence,
         architecture=options.architecture,
         settings=dict(options.arg),
@@ -217,7 +233,9 @@ def _summary(options: argparse.Namespace, step: Any, data: bytes, seconds: float
     ends = (
         f"loss {known['planner.loss']}" if "planner.loss" in known else "no loss, so that it is planned for inference"
     )
-    command = f"planner search {options.out} --devices N" + (f" --bind {_bound(model)}" if _bound(model) else "")
+    command = f"planner search {shlex.quote(str(options.out))} --devices N" + (
+        f" --bind {_bound(model)}" if _bound(model) else ""
+    )
     return [
         f"{os.fspath(options.out)}: {type(step.module).__name__}, {len(model.graph.node):,} operators, {weights:,} "
         f"weights, {len(data):,} bytes, {seconds:.1f} s",

@@ -126,7 +126,8 @@ def _class(transformers: Any, entries: Mapping[str, Any], given: str | None, whe
     except Exception as error:  # its module needs a package that is missing
         raise UsageError(f"--hf {where}: {name} cannot be imported: {' '.join(str(error).split())[:300]}") from error
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        hint = did_you_mean(name, [n for n in dir(transformers) if n.startswith(name[:2])])
+        others = [n for n in dir(transformers) if n.startswith(name[:2]) and n != name and not n.endswith("Config")]
+        hint = did_you_mean(name, others)
         raise InputError(
             f"--hf {where}: transformers {transformers.__version__} has no model {name}{hint}; code that a model "
             "brings with it is not run here: write a function that makes the module, and export that"

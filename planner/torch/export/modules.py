@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Mapping
@@ -52,12 +53,34 @@ def built(text: str, arguments: Mapping[str, Any]) -> nn.Module:
         raise InputError(
             f"MODULE {text}: expected a torch.nn.Module or a function that returns one, found {type(found).__name__}"
         )
-    module = _without_weights(lambda: found(**arguments), f"MODULE {text}")
+    try:
+        module = _without_weights(lambda: found(**arguments), f"MODULE {text}")
+    except InputError as error:
+        if isinstance(error.__cause__, TypeError):
+            _check_arguments(found, text, arguments)
+        raise
     if not isinstance(module, nn.Module):
         raise InputError(
             f"MODULE {text}: expected the function to return a torch.nn.Module, found {type(module).__name__}"
         )
     return module
+
+
+def _check_arguments(found: Any, text: str, arguments: Mapping[str, Any]) -> None:
+    """UsageError where the function takes other arguments than --arg gives."""
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # such as that of a builtin
+        return
+    takes = signature.parameters.values()
+    named = [p.name for p in takes if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    missing = [p.name for p in takes if p.name in named and p.default is p.empty and p.name not in arguments]
+    if missing:
+        raise UsageError(f"MODULE {text}: it needs the argument {missing[0]}; give it with --arg {missing[0]}=VALUE")
+    other = [] if any(p.kind is p.VAR_KEYWORD for p in takes) else [n for n in arguments if n not in named]
+    if other:
+        takes_what = f"it takes {', '.join(named)}" if named else "it takes none"
+        raise UsageError(f"--arg {other[0]}: {text} has no such argument; {takes_what}{did_you_mean(other[0], named)}")
 
 
 def _without_weights(make: Any, what: str) -> Any:
@@ -68,7 +91,7 @@ def _without_weights(make: Any, what: str) -> Any:
     except PlannerError:
         raise
     except Exception as error:
-        if "meta tensor" not in str(error):
+        if "meta" not in str(error):
             raise failed(what, error) from error
     except SystemExit as error:
         raise failed(what, error) from error
@@ -85,6 +108,11 @@ def failed(what: str, error: BaseException) -> InputError:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     said = " ".join(str(error).split())[:300]
+    if "attempted relative import" in said:
+        return InputError(
+            f"{what}: it imports from its own package{place}, which a file alone is not part of; name it as "
+            "package.module:function, from the folder that the package lies in"
+        )
     return InputError(f"{what}: its code failed with {type(error).__name__}: {said}{place}; call it in Python first")
 
 
