@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,11 @@ class Cluster:
 
     def start(self, host: Host, *words: str, tree: Path = ROOT) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **self.environment, "PYTHONPATH": str(tree)}
-        log = open(self.folder / f"{host.name}.log", "ab")  # noqa: SIM115  the process has it
         command = [*host.within, sys.executable, "-m", *words, "--data", str(self.folder / host.name)]
-        process = subprocess.Popen(command, env=environment, cwd=tree, stdout=log, stderr=log, start_new_session=True)
+        with open(self.folder / f"{host.name}.log", "ab") as log:
+            process = subprocess.Popen(
+                command, env=environment, cwd=tree, stdout=log, stderr=log, start_new_session=True
+            )
         self.stack.callback(_end, process)
         return process
 
@@ -95,6 +98,17 @@ class Cluster:
 
     def live_workers(self) -> int:
         return len(self.store.leases.workers())
+
+    def holder(self, job: str, but: str | None = None) -> str | None:
+        """The worker that holds the job's task; None where nobody else than `but` does."""
+        worker = self.row(job)["worker"]
+        return None if worker in (None, but) else str(worker)
+
+    def latest_worker(self, but: str | None = None) -> tuple[str, int] | None:
+        """Name and process of the worker that was heard of last; None where that is `but`."""
+        with self.store.database.read() as db:
+            row = db.execute("SELECT name, pid FROM workers ORDER BY seen_at DESC LIMIT 1").fetchone()
+        return None if row is None or row[0] == but else (row[0], row[1])
 
     def row(self, job: str) -> dict[str, Any]:
         with self.store.database.read() as db:
@@ -182,12 +196,16 @@ def _listening(database: Server, net: Network) -> str:
     return database.reached(url)
 
 
+def _workers(c: Cluster, count: int) -> None:
+    _until(lambda: c.live_workers() == count, f"{count} workers")
+
+
 def throughput(c: Cluster) -> dict[str, Any]:
     a, b = (c.replica(c.network.host(), "--workers", "0") for _ in range(2))
     found: dict[str, Any] = {"a task sleeps, s": SLEEP_S}
     for count in (1, 2, 3):
         c.worker(c.network.host())
-        _until(lambda: c.live_workers() == count, f"{count} workers")  # noqa: B023
+        _workers(c, count)
         c.ended([c.submit(a)])  # the fork server is warm
         began = time.monotonic()
         jobs = [c.submit((a, b)[k % 2]) for k in range(5 * count)]
@@ -204,12 +222,12 @@ def cut(c: Cluster, times: int = 5) -> dict[str, Any]:
     elsewhere, ended, back = [], [], []
     for _ in range(times):
         job = c.submit(client)
-        _until(lambda: c.row(job)["worker"] is not None, "a worker to take the job")  # noqa: B023
-        first = c.row(job)["worker"]
+        _until(partial(c.holder, job), "a worker to take the job")
+        first = str(c.holder(job))
         (host,) = [h for h in hosts if _runs(workers[h.name], first)]
         host.cut()
         began = time.monotonic()
-        _until(lambda: c.row(job)["worker"] not in (first, None), "another worker to take the job")  # noqa: B023
+        _until(partial(c.holder, job, but=first), "another worker to take the job")
         elsewhere.append(time.monotonic() - began)
         c.ended([job])
         ended.append(time.monotonic() - began)
@@ -233,16 +251,11 @@ def hung(c: Cluster, times: int = 3) -> dict[str, Any]:
     _until(lambda: c.live_workers() == 1, "the worker")
     took = []
     for _ in range(times):
-        with c.store.database.read() as db:
-            ((name, process),) = db.execute("SELECT name, pid FROM workers ORDER BY seen_at DESC LIMIT 1").fetchall()
+        found = c.latest_worker()
+        assert found is not None
+        name, process = found
         os.kill(process, signal.SIGSTOP)
-
-        def replaced() -> bool:
-            with c.store.database.read() as db:
-                row = db.execute("SELECT name FROM workers ORDER BY seen_at DESC LIMIT 1").fetchone()
-            return row is not None and row[0] != name  # noqa: B023
-
-        took.append(_until(replaced, "another worker"))
+        took.append(_until(partial(c.latest_worker, but=name), "another worker"))
         c.ended([c.submit(client)])
     return {"times": times, "a worker that hangs is replaced after at most, s": round(max(took), 2)}
 
