@@ -1,10 +1,12 @@
 """The fastest uniform configuration of random small jobs against all of them, each laid out by itself.
 
-    python -m tests.bench.uniform_exact [--jobs N] [--seed S] [--devices 2,4,8] [--batches 4,8] [--json OUT]
+    python -m tests.bench.uniform_exact [--jobs N] [--limits N] [--seed S] [--devices 2,4,8] [--batches 4,8]
+                                        [--json OUT]
 
 A job is a small model of the builder on two to eight devices of some machine, with or without a limit of memory that
-binds.  `ratio` is the step of what the search chose over the shortest of all configurations that fit: one where nothing
-was missed.  `bound` is what the search proves of all configurations over the same: never above one.
+binds; N jobs in a row differ in that limit alone, and are searched each by itself.  `ratio` is the step of what the
+search chose over the shortest of all configurations that fit: one where nothing was missed.  `bound` is what the search
+proves of all configurations over the same: never above one.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import json
 import random
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -68,8 +70,14 @@ def job_of(dice: random.Random, devices: Sequence[int] = _DEVICES, batches: Sequ
     return Job(architecture, sizes, batch, count, hardware, share, dice.random() < 0.3, dice.random() < 0.3)
 
 
-def row_of(job: Job) -> dict[str, Any] | None:
-    """None where the model admits no configuration."""
+def again(dice: random.Random, job: Job) -> Job:
+    """The job under another limit of memory: none, or one that leaves out anything from little to nearly all."""
+    return replace(job, share=dice.choice((None, dice.random(), dice.random() ** 3)))
+
+
+def rows_of(jobs: Sequence[Job]) -> Iterator[dict[str, Any]]:
+    """A row for each of some jobs that differ in their `share` alone; none where the model admits no configuration."""
+    job = jobs[0]
     profile = load_profile(job.hardware)
     model = build(job.architecture, {**job.sizes, "batch": job.batch})
     graph = import_bytes(model.SerializeToString(), name=job.architecture)
@@ -92,30 +100,44 @@ def row_of(job: Job) -> dict[str, Any] | None:
         except (UsageError, InputError):
             continue
     if not known:
-        return None
+        return
     most = min(known.values(), key=lambda p: p.step_time_s).allocated_bytes
     least = min(p.allocated_bytes for p in known.values())
-    limit = None if job.share is None else round(least + (most - least) * job.share)
-    fitting = [c for c in known if limit is None or round(known[c].allocated_bytes) <= limit]
-    begun = time.process_time()
-    own = Sample(graph, profile)
-    found = best_of(own, space, limit)
-    bound = prove(own, space, limit, found.best[0], found.coarse).bound_s if found.best else 0.0
-    took = time.process_time() - begun
-    row = asdict(job) | {"configurations": len(known), "fitting": len(fitting), "cpu_s": round(took, 2)}
-    shortest = min(fitting, key=lambda c: known[c].step_time_s)
-    row |= {"shortest": spelled(shortest), "shortest_s": known[shortest].step_time_s, "ratio": float("inf")}
-    row["bound"] = bound / known[shortest].step_time_s
-    if found.best:
-        best = found.best[0]
-        row |= {"found": spelled(best.configuration)}
-        row["ratio"] = best.prediction.step_time_s / known[shortest].step_time_s
-    return row
+    for job in jobs:
+        limit = None if job.share is None else round(least + (most - least) * job.share)
+        fitting = [c for c in known if limit is None or round(known[c].allocated_bytes) <= limit]
+        begun = time.process_time()
+        own = Sample(graph, profile)
+        found = best_of(own, space, limit)
+        bound = prove(own, space, limit, found.best[0], found.coarse).bound_s if found.best else 0.0
+        took = time.process_time() - begun
+        row = asdict(job) | {"configurations": len(known), "fitting": len(fitting), "cpu_s": round(took, 2)}
+        shortest = min(fitting, key=lambda c: known[c].step_time_s)
+        row |= {"shortest": spelled(shortest), "shortest_s": known[shortest].step_time_s, "ratio": float("inf")}
+        row["bound"] = bound / known[shortest].step_time_s
+        if found.best:
+            best = found.best[0]
+            row |= {"found": spelled(best.configuration)}
+            row["ratio"] = best.prediction.step_time_s / known[shortest].step_time_s
+        yield row
+
+
+def tell(number: int, row: Mapping[str, Any]) -> None:
+    high = row.get("bound", 0.0) > 1 + 1e-9
+    missed = " BOUND" * high if row["ratio"] <= 1 + 1e-9 else f": {row.get('found')} instead of {row['shortest']}"
+    print(
+        f"{number:4} {row['architecture']:6} {row['devices']} x {row['hardware']}, {row['fitting']} of "
+        f"{row['configurations']} fit, {row['cpu_s']} CPU s, ratio {row['ratio']:.6f}{missed}",
+        flush=True,
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=20)
+    parser.add_argument(
+        "--limits", type=int, default=1, help="limits of memory that each model and machine is tried under"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--devices", default=",".join(map(str, _DEVICES)), help="that are drawn from, with commas")
     parser.add_argument("--batches", default=",".join(map(str, _BATCHES)), help="that are drawn from, with commas")
@@ -125,18 +147,10 @@ def main(arguments: Sequence[str]) -> int:
     devices, batches = ([int(n) for n in text.split(",")] for text in (options.devices, options.batches))
     rows: list[dict[str, Any]] = []
     while len(rows) < options.jobs:
-        row = row_of(job_of(dice, devices, batches))
-        if row is None:
-            continue
-        number = len(rows)
-        rows.append(row)
-        high = row.get("bound", 0.0) > 1 + 1e-9
-        missed = " BOUND" * high if row["ratio"] <= 1 + 1e-9 else f": {row.get('found')} instead of {row['shortest']}"
-        print(
-            f"{number:4} {row['architecture']:6} {row['devices']} x {row['hardware']}, {row['fitting']} of "
-            f"{row['configurations']} fit, {row['cpu_s']} CPU s, ratio {row['ratio']:.6f}{missed}",
-            flush=True,
-        )
+        job = job_of(dice, devices, batches)
+        for row in rows_of([job, *(again(dice, job) for _ in range(options.limits - 1))]):
+            tell(len(rows), row)
+            rows.append(row)
         if options.json is not None:
             options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     missed_jobs = [r for r in rows if r["ratio"] > 1 + 1e-9]
