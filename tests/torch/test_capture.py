@@ -88,6 +88,19 @@ def test_a_known_causal_mask_becomes_the_word() -> None:
     assert len(attention.inputs) == 3
 
 
+def test_a_table_whose_rows_repeat_is_computed_whatever_its_strides() -> None:
+    class Rotary(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            angles = torch.arange(8.0)[None, :, None].repeat(4, 1, 1) * torch.tensor([1.0, 0.1])[None, None, :]
+            return (x * torch.repeat_interleave(angles, 2, dim=-1).cos()).sum()
+
+    x = torch.randn(4, 8, 4)
+    found = capture(Rotary(), (x,))
+    values = {n: as_array(t) for n, t in found.constants.items()} | {found.inputs[0]: as_array(x)}
+    graph = import_bytes(found.model)
+    assert float(run_ops(graph, values)[graph.outputs[0]]) == pytest.approx(Rotary()(x).item(), rel=1e-5)
+
+
 def test_frozen_parameters_are_constants() -> None:
     module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
     module[0].requires_grad_(False)
