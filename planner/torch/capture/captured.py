@@ -209,7 +209,7 @@ class _Walk:
             whole = [Value("", tuple(r.shape), k.dtype, k) for r, k in zip(results, known, strict=True)]
             self.values[node] = whole if isinstance(found, tuple | list) else whole[0]
             return
-        write = translator(node.target)
+        write = translator(node.target, complex_numbers=_is_complex(arguments, keywords, results))
         w = self.writer
         w.path, w.results, w.operator = module_path(node), results, name
         w.base = self._base(w.path, name.partition(".")[0].strip("_"))
@@ -330,3 +330,9 @@ class _Walk:
         if made is not None and made.op_type == "BatchNormalization":
             momentum = 1.0 - next(a.f for a in made.attribute if a.name == "momentum")
         return BufferUpdate(name, value.name, counted=self.writer.counted.get(value.name, ""), momentum=momentum)
+
+
+def _is_complex(arguments: Any, keywords: Any, results: tuple[Tensor, ...]) -> bool:
+    """Whether an operand or a result is."""
+    values = (v for v in pytree.tree_leaves((arguments, keywords)) if isinstance(v, Value))
+    return any(v.dtype.is_complex for v in (*values, *results))
