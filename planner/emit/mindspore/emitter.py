@@ -100,7 +100,7 @@ def _lost(plan: PlanDocument, found: Strategies) -> list[str]:
         out.append(
             f"{len(found.unnamed)} operators without a parameter have no key in the strategy file "
             f"({some(found.unnamed)}): parallel.py lists their strategies for shard(); those that are not "
-            "given one follow MindSpore's propagation"
+            "given one MindSpore divides along their first dimension among all devices"
         )
     if found.displaced:
         out.append(
