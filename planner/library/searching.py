@@ -89,6 +89,7 @@ def _searched(
     from planner.cache import Store, default_folder
     from planner.requests.answer import Answer
     from planner.requests.key import request_key
+    from planner.requests.record_file import read_record, record_text
     from planner.requests.values import bindings, cache_size
 
     watch = watch_of(progress, cancellation)
@@ -125,12 +126,14 @@ def _searched(
                 cancellation.searching = False
     watch.raise_failure()
     own_model = Model(model.source, bindings(request.bind), request.batch)
+    record = read_record(record_text(answer.record, answer.plans, timed=not request.reproducible))
     plans = [
         Plan(
             text,
             own_model,
             figures=document | {"cached": answer.cached, "cancelled": answer.cancelled},
             stripped=answer.model,
+            record=record,
         )
         for text, document in zip(answer.plans, answer.documents, strict=True)
     ]

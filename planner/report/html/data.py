@@ -12,6 +12,7 @@ from planner.planning.document import LayoutDocument
 from planner.report.colours import SPLITS
 from planner.report.document import document_of
 from planner.report.figures import PARTS, part_of_move
+from planner.report.record import SearchRecord
 from planner.report.view import SIZES, Level, View
 from planner.report.words import PART_NAMES
 
@@ -31,8 +32,8 @@ class _Numbers:
         return -1 if layout is None else self(str(layout.layout()))
 
 
-def page_data(v: View) -> dict[str, Any]:
-    """What a page knows of one plan."""
+def page_data(v: View, record: SearchRecord | None = None) -> dict[str, Any]:
+    """What a page knows of one plan, and of the search that made it."""
     plan = v.plan
     layouts, tensors = _Numbers(), _Numbers()
     operators = [
@@ -90,7 +91,7 @@ def page_data(v: View) -> dict[str, Any]:
             else [name, t.shape, t.dtype, str(t.role), layouts.layout(t.layout), layouts.layout(t.gradient)]
         )
     return {
-        "report": document_of(v),
+        "report": document_of(v, record),
         "unit": v.costs.unit_s,
         "units": {part: round(s / v.costs.unit_s) for part, s in plan.cost.parts_s.items()},
         "labels": [[part, PART_NAMES[part], stream] for part, stream in PARTS.items()],

@@ -218,10 +218,10 @@ begin((data, main) => {
   const sections = [
     h("div", { class: "pair" }, timeSection(plan), memorySection(plan)),
     section("graph", "The graph", h("div", { class: "graph-bar" }, search(plan, go), h("span", { class: "tools" }, viewer.colours), graph.tools, viewer.legend), h("div", { class: "graph-row" }, graph.element, panel.element)),
-    ...timelineSection(plan, go), heldSection(plan), clusterSection(plan), operatorSection(plan, go), moveSection(plan, show), ...moreSections(plan),
+    ...timelineSection(plan, go), heldSection(plan), clusterSection(plan), operatorSection(plan, go), moveSection(plan, show), ...foundSections(plan), ...moreSections(plan),
   ].filter(Boolean);
   const nav = h("nav", { "aria-label": "sections" }, sections.flatMap((x) => [...x.querySelectorAll("h2")]).map((x) => h("a", { href: `#${x.parentElement.id}` }, x.textContent)));
-  main.append(header(plan), nav, ...sections, h("footer", { class: "quiet" }, `Made from plan.json alone; model digest ${plan.report.model.digest}.`));
+  main.append(header(plan), nav, ...sections, h("footer", { class: "quiet" }, `Made from plan.json${plan.report.history || plan.report.front ? " and the record of its search beside it" : " alone"}; model digest ${plan.report.model.digest}.`));
   graph.openFitting(CLEAR);
   const arrive = () => { const i = operatorOf(plan); if (i !== undefined) go(i); };
   addEventListener("hashchange", arrive);
