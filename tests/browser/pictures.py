@@ -36,7 +36,7 @@ MOE = "moe --layers 4 --hidden 1024 --heads 16 --kv-heads 8 --ffn 3584 --experts
 PLANS = {
     "mlp": ("mlp.onnx", "--devices 8"),
     "gpt2": ("gpt2_small.onnx", "--devices 16 --batch 64"),
-    "llama7b": (LLAMA_7B, "--devices 64 --hardware h100 --batch 256"),
+    "llama7b": (LLAMA_7B, "--devices 64 --hardware h100 --batch 256 --front"),
     "llama70b": (f"{LLAMA_70B} 80", "--devices 64 --hardware h100 --batch 128"),
     "moe": (MOE, "--devices 16 --hardware h100 --batch 64"),
     "resnet": ("resnet50.onnx", "--devices 16 --batch 256"),
