@@ -62,8 +62,9 @@ class Report:
     def html(self) -> str:
         """One page that needs nothing else."""
         from planner.report.pages import report_html
+        from planner.requests.headline import words
 
-        return report_html(self.document, self.record)
+        return report_html(self.document, self.record, words(self.document))
 
     @cached_property
     def text(self) -> str:

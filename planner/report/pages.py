@@ -12,8 +12,9 @@ from planner.report.view import view
 __all__ = ["report_html"]
 
 
-def report_html(plan: PlanDocument, record: SearchRecord | None = None) -> str:
-    """The report as a page that needs nothing else; `record`: of the search that made the plan."""
+def report_html(plan: PlanDocument, record: SearchRecord | None = None, words: str = "") -> str:
+    """The report as a page that needs nothing else; `record`: of the search that made the plan; `words`: the plan in
+    degrees of parallelism."""
     v = view(plan)
     title = f"{plan.model.name}: plan for {plan.cluster.devices} x {plan.cluster.hardware}"
-    return page("report", title, page_data(v, record), report_text(v))
+    return page("report", title, page_data(v, record, words.removesuffix(" (--details)")), report_text(v))

@@ -37,8 +37,9 @@ def run(options: argparse.Namespace) -> int:
     files: list[tuple[Path, str]] = []
     if options.out is not None:
         from planner.report.pages import report_html
+        from planner.requests.headline import words
 
-        files.append((options.out, report_html(plan, record)))
+        files.append((options.out, report_html(plan, record, words(plan))))
     if options.trace is not None:
         files.append((options.trace, json.dumps(trace_document(plan), separators=(",", ":")) + "\n"))
     for path, text in files:

@@ -32,8 +32,8 @@ class _Numbers:
         return -1 if layout is None else self(str(layout.layout()))
 
 
-def page_data(v: View, record: SearchRecord | None = None) -> dict[str, Any]:
-    """What a page knows of one plan, and of the search that made it."""
+def page_data(v: View, record: SearchRecord | None = None, words: str = "") -> dict[str, Any]:
+    """What a page knows of one plan, and of the search that made it; `words`: the plan in degrees of parallelism."""
     plan = v.plan
     layouts, tensors = _Numbers(), _Numbers()
     operators = [
@@ -92,6 +92,7 @@ def page_data(v: View, record: SearchRecord | None = None) -> dict[str, Any]:
         )
     return {
         "report": document_of(v, record),
+        "words": words,
         "unit": v.costs.unit_s,
         "units": {part: round(s / v.costs.unit_s) for part, s in plan.cost.parts_s.items()},
         "labels": [[part, PART_NAMES[part], stream] for part, stream in PARTS.items()],

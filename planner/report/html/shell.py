@@ -33,6 +33,7 @@ COMMON: Final = (
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "report": ("viewer.js", "chart.js", "held.js", "history.js", "front.js", "cluster.js", "report.js"),
     "diff": ("summary.js", "diff.js"),
+    "several": ("several.js",),
 }
 
 
