@@ -194,3 +194,22 @@ def test_several_plans_are_one_screen(show: Show) -> None:
     for k, step in enumerate(steps):  # every column adds up as it is printed
         texts = [row.locator("td").nth(k + 1).inner_text() for row in page.locator("#causes tbody tr").all()[:-1]]
         assert sum(map(Decimal, texts)) == Decimal(step)
+
+
+def test_long_names_and_warnings_leave_it_one_screen(show: Show) -> None:
+    d = diff(searched("pipeline"), searched("other hardware"))
+    assert d.warnings
+    long = f"{'a-folder-of-some-depth/' * 6}plan.json"
+    said = f"DP 4 {'with this and that, ' * 12}"
+    page = show(page_of(d, (long, long), words=(said, said)), graphs=False)
+    for height in (900, 760):
+        page.set_viewport_size({"width": 1440, "height": height})
+        page.wait_for_timeout(100)
+        assert page.evaluate("document.documentElement.scrollHeight") <= height
+    lists = "[...document.querySelectorAll('.summary .rules, #cause .scroll')]"
+    assert page.evaluate(f"{lists}.some((e) => e.scrollHeight > e.clientHeight)"), "lists scroll by themselves"
+    assert page.evaluate(f"{lists}.every((e) => e.clientHeight >= 90)")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_timeout(100)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate(f"{lists}.every((e) => !e.style.maxHeight)")
