@@ -30,8 +30,9 @@ class Refused(InputError):
 
 def _html(plan: PlanDocument) -> bytes:
     from planner.report import report_html
+    from planner.requests.headline import words
 
-    return report_html(plan).encode()
+    return report_html(plan, words=words(plan)).encode()
 
 
 def _report(plan: PlanDocument) -> bytes:

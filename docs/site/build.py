@@ -8,12 +8,14 @@ nor in a browser, and works from a folder.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from html import escape
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +29,8 @@ BEYOND: Final = {"README.md": "about.md", "CHANGELOG.md": "changelog.md"}
 LINK: Final = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 SECTION: Final = re.compile(r"^## (.+)$", re.M)
 TUTORIAL: Final = re.compile(r"\]\((tutorials/[^)\s#]+\.md)\)")
-FENCE: Final = re.compile(r"^(`{3,})mermaid$", re.M)
+FENCE: Final = re.compile(r"^```mermaid\n(?P<source>.*?)^```$", re.M | re.S)
+DIAGRAMS: Final = DOCS / "images" / "diagrams"
 
 
 def write_sources(to: Path) -> None:
@@ -68,7 +71,24 @@ def linked(file: Path, page: Path, to: Path) -> str:
 
     up = "../" * len(page.parent.parts)
     text = LINK.sub(target, file.read_text(encoding="utf-8"))
-    return FENCE.sub(r"\1text", text)  # a diagram is shown as its source, as drawing it takes scripts
+    return FENCE.sub(lambda found: diagram(found["source"], file), text)
+
+
+def picture_of(source: str) -> Path:
+    """Where the picture of a diagram lies, which diagrams.py draws."""
+    return DIAGRAMS / f"{hashlib.sha256(source.encode()).hexdigest()[:12]}.svg"
+
+
+def diagram(source: str, file: Path) -> str:
+    """The picture of a diagram, as wide as it is drawn, with its source for those who do not see it."""
+    path = picture_of(source)
+    if not path.is_file():
+        raise SystemExit(
+            f"{file}: its diagram {source.splitlines()[0]!r} has no picture {path}: draw it with docs/site/diagrams.py"
+        )
+    svg = path.read_text(encoding="utf-8").strip().replace("<svg ", '<svg aria-label="diagram; its source follows" ', 1)
+    words = f"<details><summary>Source of the diagram</summary><pre>{escape(source)}</pre></details>"
+    return f'```{{raw}} html\n<div style="overflow-x: auto" tabindex="0">{svg}</div>\n{words}\n```'
 
 
 def placed(path: Path, to: Path) -> Path:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from planner.clock.configuration import Configuration
 from planner.clock.exchange import Exchanges
 from planner.clock.memory import chunk_activation_bytes, chunk_offloaded_bytes, elements
-from planner.clock.passes import Passes
+from planner.clock.passes import Part, Passes
 from planner.clock.ranks import Ranks
 from planner.clock.stages import alike_ranks, chunks_of, each_once, in_chunk
 from planner.cost_models import HardwareProfile, optimizer_seconds
@@ -25,25 +25,46 @@ from planner.trace import Workload
 __all__ = ["StepTimes", "chunk_times", "step_of"]
 
 _ROUNDING = 1e-9
+_WAITING = ("bubble", "gathering", "scattering")  # one of them is what `_spent` finds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepTimes:
     """Seconds of one step.
 
-    `breakdown` gives them by cause on the busiest pipeline rank; they add up to `total_s`.  `chunks` are the numbers of
-    the units of each chunk of the model, `rows` the times of each pipeline rank's chunks, `sent_s` what each chunk but
-    the first is handed over in; `once_s`: by pipeline rank, what happens once a step; `passes`: on the first rank.
+    `spent` gives them by what the busiest pipeline rank does; they add up to `total_s`.  Of these, `again` is what
+    `recompute` consists of, and `copied_s` what copies of activations to the host and back add to the passes, beyond
+    what they hide behind.  `chunks` are the numbers of the units of each chunk of the model, `rows` the times of each
+    pipeline rank's chunks, `sent_s` what each chunk but the first is handed over in; `once_s`: by pipeline rank, what
+    happens once a step; `passes`: on the first rank.
     """
 
     total_s: float
-    breakdown: Mapping[str, float]
+    spent: Mapping[str, float]
+    again: Part
+    copied_s: float
     passes: Passes
     chunks: Sequence[Sequence[int]]
     rows: Sequence[Sequence[ChunkTimes]]
     sent_s: Sequence[float]
     once_s: Sequence[float]
     pipeline: PipelineCost
+
+    @property
+    def breakdown(self) -> dict[str, float]:
+        """Seconds by cause, as `spent`, but that each stands with one cause alone: of what runs again, waiting for the
+        host and collectives stand with those of the other passes, and copies to the host that nothing hides are
+        `offload`, and no waiting for other ranks."""
+        found = dict(self.spent)
+        if self.again.seconds:
+            found["recompute"] = self.again.compute
+            found["host"] += self.again.host
+            found["tensor_collectives"] += self.again.sent
+        if self.copied_s:
+            waited = next(cause for cause in _WAITING if cause in found)
+            found["offload"] = min(self.copied_s, max(0.0, found[waited]))
+            found[waited] -= found["offload"]
+        return found
 
 
 def step_of(
@@ -72,10 +93,11 @@ def step_of(
     once = [a + b for a, b in zip(after, update, strict=True)]
     last = once.index(max(once))
     overhead = ranks.step_overhead_s if _trains(workload) else 0.0
-    breakdown = _breakdown(c, ranks, pipeline.total_s)
-    breakdown |= {"exchange": after[last], "update": update[last], "overhead": overhead}
+    spent, busiest = _spent(c, ranks, pipeline.total_s)
+    spent |= {"exchange": after[last], "update": update[last], "overhead": overhead}
     total = pipeline.total_s + once[last] + overhead
-    return StepTimes(total, breakdown, ranks.exchanges[0].passes, chunks, rows, sent, once, pipeline)
+    again, copied_s = _again(c, ranks.exchanges[busiest], busiest), _copied(workload, c, ranks, rows, busiest)
+    return StepTimes(total, spent, again, copied_s, ranks.exchanges[0].passes, chunks, rows, sent, once, pipeline)
 
 
 def _trains(workload: Workload) -> bool:
@@ -133,9 +155,9 @@ def _update(
     )
 
 
-def _breakdown(c: Configuration, ranks: Ranks, total: float) -> dict[str, float]:
-    """Seconds of the busiest pipeline rank; what it waits for others is `bubble`, for weights alone `gathering`, for
-    gradients alone `scattering`."""
+def _spent(c: Configuration, ranks: Ranks, total: float) -> tuple[dict[str, float], int]:
+    """Seconds of the busiest pipeline rank, and which one that is; what it waits for others is `bubble`, for weights
+    alone `gathering`, for gradients alone `scattering`."""
 
     def spent(device: int) -> dict[str, float]:
         exchange = ranks.exchanges[device]
@@ -151,9 +173,30 @@ def _breakdown(c: Configuration, ranks: Ranks, total: float) -> dict[str, float]
         }
 
     found = each_once(ranks.alike_ranks, spent)
-    busiest = max(found, key=lambda x: sum(x.values()))
+    device = max(range(c.pp), key=lambda d: sum(found[d].values()))
+    busiest = found[device]
     waiting = total - sum(busiest.values())
     if abs(waiting) < _ROUNDING * total:
         waiting = 0.0
     cause = "bubble" if c.pp > 1 or not c.scatters_every_pass else "gathering" if c.zero == 3 else "scattering"
-    return {**busiest, cause: waiting}
+    return {**busiest, cause: waiting}, device
+
+
+def _again(c: Configuration, exchange: Exchanges, device: int) -> Part:
+    """What a pipeline rank computes again in a step, apart from what it waits for and sends on that occasion."""
+    parts = [exchange.passes.units[i].again for i in exchange.units(device)]
+    return Part(*(c.passes * sum(getattr(p, name) for p in parts) for name in ("compute", "host", "sent")))
+
+
+def _copied(
+    workload: Workload, c: Configuration, ranks: Ranks, rows: Sequence[Sequence[ChunkTimes]], device: int
+) -> float:
+    """Seconds of a step by which copies of activations to the host last longer than the passes that they run beside."""
+    if not c.offloads:
+        return 0.0
+    alone = c.with_(offload=0.0, offload_layers=None)
+    seconds = 0.0
+    for k, whole in zip(chunks_of(c, device), rows[device], strict=True):
+        own = chunk_times(workload, alone, ranks.of_chunk(k), k)
+        seconds += whole.forward_s - own.forward_s + whole.backward_s - own.backward_s
+    return c.passes * seconds

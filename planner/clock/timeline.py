@@ -174,7 +174,7 @@ def play(
     again = sum((u.again for u in step.passes.units), Part())
 
     def units(*names: str, again_s: float = 0.0) -> int:
-        return round((again_s + sum(step.breakdown.get(n, 0.0) for n in names)) / unit_s)
+        return round((again_s + sum(step.spent.get(n, 0.0) for n in names)) / unit_s)
 
     return Timeline(
         lambda: _Begins(priced, choice, program, step).all(),

@@ -16,6 +16,7 @@ STEP_PARTS = {
     "host": "waiting for the host",
     "optimizer": "optimizer",
     "outside": "time outside the model",
+    "offload": "copies of activations to the host that nothing hides",
     "bubble": "pipeline bubble",
     # of several micro-batches, as the clock calls them
     "tensor_collectives": "collectives of activations that nothing hides",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from planner.library.table import Table
     from planner.library.verifying import Verification
     from planner.planning import PlanDocument
+    from planner.report.record import SearchRecord
 
 __all__ = ["Plan", "compared", "load_plan", "plan_of"]
 
@@ -52,6 +53,7 @@ class Plan:
     messages: tuple[str, ...] = ()
     others: tuple[Plan, ...] = ()
     stripped: bytes = b""  # the model without its weights, which is kept beside the plan
+    record: SearchRecord | None = None  # how the search went, which is kept there as well
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
@@ -199,6 +201,7 @@ class Plan:
         it; returns where the plan is.  InputError where it cannot be written."""
         from planner.requests.answer import write_plans
         from planner.requests.plan_model import keep_model
+        from planner.requests.record_file import keep_record
 
         given = Path(path)
         file = given if given.suffix == ".json" else given / "plan.json"
@@ -208,6 +211,8 @@ class Plan:
             raise InputError(f"plan {file}: cannot be written ({e}); give another place") from e
         if self.model is not None:
             keep_model(self.stripped or self.model.stripped(), file.parent, self.model.source.path)
+        if self.record is not None:
+            keep_record(self.record.model_dump_json(by_alias=True, indent=1) + "\n", file)
         return file
 
     @worded
@@ -229,7 +234,7 @@ class Plan:
         """Shows the plan, as `planner.report` does."""
         from planner.library.reporting import Report
 
-        found = Report(self.document)
+        found = Report(self.document, self.record)
         if out is not None:
             found.save(out)
         return found
@@ -339,6 +344,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     """
     from planner.planning import read_plan
     from planner.requests.plan_model import MODEL_FILE
+    from planner.requests.record_file import record_beside
 
     file = plan_file(os.fspath(path))
     document = read_plan(file)
@@ -350,7 +356,7 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         # Its batch is that of a micro-batch; what was asked for is the whole.
         requested = document.search.request
         model = Model(source, dict(about.bind), None if requested is None else requested.batch)
-    return Plan(file.read_text(encoding="utf-8"), model)
+    return Plan(file.read_text(encoding="utf-8"), model, record=record_beside(file, document))
 
 
 def plan_of(value: Any, model: Any = None) -> Plan:

@@ -15,6 +15,7 @@ from planner.terminal import plain
 
 if TYPE_CHECKING:
     from planner.planning import PlanDocument
+    from planner.report.record import SearchRecord
     from planner.report.view import View
 
 __all__ = ["Report", "framed", "written"]
@@ -49,6 +50,7 @@ class Report:
     """
 
     document: PlanDocument
+    record: SearchRecord | None = None
 
     @cached_property
     def _view(self) -> View:
@@ -60,8 +62,9 @@ class Report:
     def html(self) -> str:
         """One page that needs nothing else."""
         from planner.report.pages import report_html
+        from planner.requests.headline import words
 
-        return report_html(self.document)
+        return report_html(self.document, self.record, words(self.document))
 
     @cached_property
     def text(self) -> str:
@@ -74,7 +77,7 @@ class Report:
         """As data (docs/report.md)."""
         from planner.report.document import document_of
 
-        return document_of(self._view)
+        return document_of(self._view, self.record)
 
     def trace(self) -> dict[str, Any]:
         """The simulated step for Perfetto or chrome://tracing."""

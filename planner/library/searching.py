@@ -113,7 +113,7 @@ def _searched(
         begun = partial(Searcher, request, store, key, cancellation, watch, graphs=graphs, source=model.source)
         answer = _answer(begun, devices, cancellation, watch)
     watch.raise_failure()
-    return _best_of(answer, Model(model.source, bindings(request.bind), request.batch))
+    return _best_of(answer, Model(model.source, bindings(request.bind), request.batch), timed=not request.reproducible)
 
 
 def _answer(begun: Callable[[], Searcher], devices: int, cancellation: Cancellation, watch: ListenerWatch) -> Answer:
@@ -132,14 +132,18 @@ def _answer(begun: Callable[[], Searcher], devices: int, cancellation: Cancellat
             cancellation.searching = False
 
 
-def _best_of(answer: Answer, model: Model) -> Plan:
+def _best_of(answer: Answer, model: Model, *, timed: bool) -> Plan:
     """The best plan, with the others of the answer."""
+    from planner.requests.record_file import read_record, record_text
+
+    record = read_record(record_text(answer.record, answer.plans, timed=timed))
     plans = [
         Plan(
             text,
             model,
             figures=document | {"cached": answer.cached, "cancelled": answer.cancelled},
             stripped=answer.model,
+            record=record,
         )
         for text, document in zip(answer.plans, answer.documents, strict=True)
     ]

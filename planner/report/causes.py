@@ -23,6 +23,7 @@ CAUSE_NAMES: Final[Mapping[str, str]] = {
     "recompute": "recomputation",
     "collectives": "collectives not hidden",
     "host": "waiting for the host",
+    "offload": "copies to the host not hidden",
     "unhidden": "collectives, host, recomputation",
     "together": "causes taken together",
     "bubble": "pipeline bubble",
@@ -30,13 +31,14 @@ CAUSE_NAMES: Final[Mapping[str, str]] = {
     "outside": "outside the model",
 }
 CAUSES: Final = tuple(CAUSE_NAMES)
-_TOGETHER: Final = ("recompute", "collectives", "host")  # what `unhidden` may hold
+_TOGETHER: Final = ("recompute", "collectives", "host", "offload")  # what `unhidden` may hold
 _OF_TIMELINE: Final = ("bubble", "outside")  # of a plan that says when its stages run
 # Parts of the clock (`planner evaluate --json`) → causes.
 _CLOCK: Final[Mapping[str, str]] = {
     "compute": "compute",
     "recompute": "recompute",
     "host": "host",
+    "offload": "offload",
     "tensor_collectives": "collectives",
     "gathering": "collectives",
     "scattering": "collectives",

@@ -7,9 +7,11 @@ from typing import Any
 
 from planner.planning.document import PlanDocument
 from planner.report.colours import SPLITS
+from planner.report.front import front
 from planner.report.held import held_by_stage, held_over_time
 from planner.report.interleaved import interleaved
 from planner.report.notes import notes
+from planner.report.record import SearchRecord
 from planner.report.timeline import pipeline_run
 from planner.report.traffic import traffic
 from planner.report.view import View, view
@@ -22,12 +24,13 @@ TOP = 40  # rows of the tables of what costs most
 _NAMED = 256  # operators that a row names
 
 
-def report_document(plan: PlanDocument) -> dict[str, Any]:
-    """Totals are the very numbers of the plan's `cost`; all else adds up to them."""
-    return document_of(view(plan))
+def report_document(plan: PlanDocument, record: SearchRecord | None = None) -> dict[str, Any]:
+    """Totals are the very numbers of the plan's `cost`; all else adds up to them.  `record`: of the search that made
+    it."""
+    return document_of(view(plan), record)
 
 
-def document_of(v: View) -> dict[str, Any]:
+def document_of(v: View, record: SearchRecord | None = None) -> dict[str, Any]:
     plan, cost = v.plan, v.plan.cost
     limit = plan.cluster.memory_limit_bytes
     return {
@@ -73,10 +76,20 @@ def document_of(v: View) -> dict[str, Any]:
         "pipeline": _pipeline(plan),
         "held": {"step": held_over_time(plan, v.costs), "stages": held_by_stage(plan, pipeline_run(plan))},
         "traffic": traffic(plan),
+        "history": _history(record),
+        "front": front(plan, record),
         "candidates": [c.model_dump() for c in plan.search.candidates],
         "pins": [p.model_dump() for p in plan.pins],
         "notes": notes(plan, v.costs),
     }
+
+
+def _history(record: SearchRecord | None) -> dict[str, Any] | None:
+    """Where the record says more than what the search ended with."""
+    if record is None or record.seconds is None:
+        return None
+    moved = {"steps": record.steps, "objectives": record.objectives}
+    return {"seconds": record.seconds, **{k: [m.model_dump() for m in found] for k, found in moved.items()}}
 
 
 def _share(part: float, whole: float) -> float:

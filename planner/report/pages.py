@@ -5,14 +5,16 @@ from __future__ import annotations
 from planner.planning.document import PlanDocument
 from planner.report.html import page
 from planner.report.html.data import page_data
+from planner.report.record import SearchRecord
 from planner.report.terminal import report_text
 from planner.report.view import view
 
 __all__ = ["report_html"]
 
 
-def report_html(plan: PlanDocument) -> str:
-    """The report as a page that needs nothing else."""
+def report_html(plan: PlanDocument, record: SearchRecord | None = None, words: str = "") -> str:
+    """The report as a page that needs nothing else; `record`: of the search that made the plan; `words`: the plan in
+    degrees of parallelism."""
     v = view(plan)
     title = f"{plan.model.name}: plan for {plan.cluster.devices} x {plan.cluster.hardware}"
-    return page("report", title, page_data(v), report_text(v))
+    return page("report", title, page_data(v, record, words.removesuffix(" (--details)")), report_text(v))

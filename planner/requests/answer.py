@@ -6,7 +6,7 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ __all__ = ["Answer", "finished", "write_plans"]
 class Answer:
     """Contents of the plan files, best first, with a document for each (all but where it is written); `messages` are
     for standard error; `details`: how every operator is split; `model` is the file that was planned, without its
-    weights."""
+    weights; `record`: how the search went, and what it found by time and memory (`planner.requests.record_file`)."""
 
     plans: tuple[str, ...]
     documents: tuple[dict[str, Any], ...]
@@ -30,6 +30,7 @@ class Answer:
     cached: bool = False
     cancelled: bool = False
     model: bytes = b""
+    record: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def recall(cls, store: Store, key: str) -> Answer | None:
@@ -53,6 +54,7 @@ class Answer:
                 data["details"],
                 cached=True,
                 model=zlib.decompress(base64.b64decode(data["model"])),
+                record=data.get("record", {}),
             )
         except (ValueError, KeyError, TypeError, zlib.error):
             store.note(f"cache: entry {key[:12]} is not an answer; it is ignored")

@@ -101,7 +101,9 @@ class Choosing:
 
         whole = prepared.load(options.batch)
         always = always or self.front
-        found = uniforms(options, whole, self.devices, self.request.profile, self.control, always=always)
+        found = uniforms(
+            options, whole, self.devices, self.request.profile, self.control, always=always, history=prepared.history
+        )
         if self.front and found is None:
             raise UsageError(
                 "--front: uniform configurations are not searched here (--space operators, pins, --mesh, --solver, a "
@@ -134,6 +136,7 @@ class Choosing:
                 self.one_by_one_s = float("inf")
             return None, None
         self.one_by_one_s = planned.step_bound_s if pipeline is None else pipeline.step_bound_s
+        prepared.history.step(planned.step_time_s if pipeline is None else pipeline.step_time_s)
         untouched = prepared.untouched(control)
         alone = untouched and self.recall is None and not control.cancel.is_set()
         said = prepared.recorded_request(self.devices, untouched, alone)
@@ -180,6 +183,7 @@ class Choosing:
             )
             answer = self._before(own, uniform.found.best, further)
         if self.front:
+            self.prepared.history.stop()
             uniform = uniforms.with_front(uniform)
         first = {**answer.documents[0], "uniform": uniform.document}
         bound, line = self._bound(first["step_time_s"], uniform)
@@ -234,6 +238,7 @@ class Choosing:
         options = self.prepared.options
         refusal = None if options.strategy is not None else self._refusal(answer)
         if refusal is not None:
+            self.prepared.history.refused()
             self.prepared.watch.say(f"{options.target} refuses the plan of operators one by one: {refusal}")
         return refusal is not None
 

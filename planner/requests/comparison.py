@@ -97,9 +97,11 @@ class Comparison:
 
     @property
     def html(self) -> str:
-        """Of two plans."""
-        from planner.report.diff import page_of
+        """A page: two plans side by side, several as a table."""
+        from planner.report.diff import page_of, several_html
 
+        if len(self.diffs) > 1:
+            return several_html(self.columns, [d.identical for d in self.diffs])
         return page_of(self.diffs[0], self._names, words=self._words, clocks=self._clocks)
 
     @property

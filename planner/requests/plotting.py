@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from planner.errors import InputError, UsageError
 from planner.requests.comparison import clock_of_plan
 from planner.requests.plan_model import MODEL_FILE
 from planner.requests.rates import rates_beside
+from planner.requests.record_file import record_beside
 
 if TYPE_CHECKING:
     from planner.report.plots import Kind, Point
@@ -82,7 +84,10 @@ def _of_document(d: dict[str, Any], path: Path, label: str | None, kind: Kind) -
     from planner.report.plots import Point
 
     if d.get("schema") == "planner.plan/1":
-        yield _of_plan(path, label)
+        point = _of_plan(path, label)
+        yield point
+        if kind == "pareto":
+            yield from _found_with(path, point, label)
         return
     try:
         devices, batch = int(d["devices"]), None if d["batch"] is None else int(d["batch"])
@@ -120,6 +125,28 @@ def _of_document(d: dict[str, Any], path: Path, label: str | None, kind: Kind) -
         raise InputError(
             f"{path}: expected a plan, an evaluation or what `planner search --json` printed; {e} is missing or wrong"
         ) from e
+
+
+def _found_with(path: Path, point: Point, label: str | None) -> Iterator[Point]:
+    """What the search of a plan found beside it, where its record lies there."""
+    from planner.planning import read_plan
+
+    record = record_beside(path, read_plan(path))
+    at = f"{point.step_time_s:.9g}", point.peak_memory_bytes
+    for p in () if record is None else record.points:
+        if (f"{p.step_time_s:.9g}", p.peak_memory_bytes) != at:
+            yield replace(
+                point,
+                series=label or ("front of the search" if p.kind == "front" else "also found"),
+                name=p.parallelism,
+                step_time_s=p.step_time_s,
+                peak_memory_bytes=p.peak_memory_bytes,
+                samples_per_s=None,
+                tokens_per_s=None,
+                mfu=None,
+                causes={},
+                front=p.kind == "front",
+            )
 
 
 def _text(value: object) -> str | None:

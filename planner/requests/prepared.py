@@ -22,13 +22,14 @@ from planner.report.text import details, outcome
 from planner.requests.answer import Answer
 from planner.requests.cancel import Cancellation
 from planner.requests.headline import figures, headline
+from planner.requests.history import History
 from planner.requests.job import check_devices, take_job
 from planner.requests.model import ModelSource
 from planner.requests.recorded import recorded
 from planner.requests.search import SearchRequest
 from planner.requests.values import bindings, constraints_of, profile_of
 from planner.requests.watch import Lines, Watch, reports_in_seconds
-from planner.search.control import Control
+from planner.search.control import Control, Report
 
 __all__ = ["Prepared", "first_size"]
 
@@ -39,7 +40,7 @@ UNTOUCHED = 0.25  # no part of a search is cut short before this share of its ti
 class Prepared:
     """Model, profile and constraints of one request, read once for all its counts of devices.
 
-    `source`: where the model is read, if not from the file that the options name.
+    `source`: where the model is read, if not from the file that the options name; `history`: how the search moves.
     """
 
     options: SearchRequest
@@ -48,6 +49,7 @@ class Prepared:
     graphs: dict[int | None, tuple[Graph, bytes]] = field(default_factory=dict)  # by batch, with the file they are of
     inside: Constraints | None = None  # the pins of --strategy with --space operators, where these are known
     source: ModelSource | None = None
+    history: History = field(default_factory=History)
 
     def __post_init__(self) -> None:
         self.options = replace(self.options)  # options are settled here
@@ -135,7 +137,15 @@ class Prepared:
     def begin(self, request: Request) -> Control:
         """The clock and the cancellation of a search, which begins now."""
         _ = self.graph  # which takes long to read, before the clock is set
-        report = reports_in_seconds(self.watch, request.profile.price_resolution_s)
+        unit_s = request.profile.price_resolution_s
+        tell = reports_in_seconds(self.watch, unit_s)
+
+        def report(r: Report) -> None:
+            tell(r)
+            if r.incumbent is not None:
+                self.history.objective(r.incumbent * unit_s, None if r.bound is None else r.bound * unit_s)
+
+        self.history.begin()
         control = Control(request.time_limit, cancel=self.cancellation.requested, say=self.watch.say, report=report)
         self.watch.phase("search")
         self.cancellation.searching = True

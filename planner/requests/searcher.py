@@ -14,6 +14,7 @@ from planner.planning import PlanDocument, Planned, Recall, Request, plan_text
 from planner.requests.answer import Answer
 from planner.requests.cancel import Cancellation
 from planner.requests.choosing import Choosing
+from planner.requests.history import points_of
 from planner.requests.key import RequestKey
 from planner.requests.model import ModelSource
 from planner.requests.prepared import Prepared, first_size
@@ -64,6 +65,10 @@ class Searcher:
         control = prepared.begin(request)
         found = Choosing(prepared, devices, request, control, recall).run()
         planned, answer, untouched = found.planned, found.answer, found.untouched
+        first = answer.documents[0]
+        prepared.history.end(first["step_time_s"], first["step_time_lower_bound_s"])
+        record = {"history": prepared.history.document(), "points": points_of(answer.documents)}
+        answer = replace(answer, record=record)
         if self.store is not None and key is not None and untouched and not automatic and not answer.cancelled:
             answer.keep(self.store, key)
             self._point(devices, key)

@@ -14,6 +14,7 @@ from planner.ir import Graph
 from planner.planning.constraints import Constraints
 from planner.planning.pipeline import global_batch
 from planner.planning.schemes import spelled
+from planner.requests.history import History
 from planner.requests.search import SearchRequest
 from planner.requests.uniform_found import Uniform
 from planner.search.control import Control
@@ -53,9 +54,15 @@ class Uniforms:
     """The uniform configurations for a request; `graph`: of the whole batch.  Tensors are laid out once for all."""
 
     def __init__(
-        self, options: SearchRequest, graph: Graph, devices: int, profile: HardwareProfile, control: Control
+        self,
+        options: SearchRequest,
+        graph: Graph,
+        devices: int,
+        profile: HardwareProfile,
+        control: Control,
+        history: History,
     ) -> None:
-        self.options, self.profile, self.control = options, profile, control
+        self.options, self.profile, self.control, self.history = options, profile, control, history
         self.limit = usable_memory_bytes(profile) if options.memory_limit is None else options.memory_limit
         self.left_out: set[_Kinds] = set()  # which the target turned out to refuse for this model
         self.sample = Sample(graph, profile)
@@ -130,6 +137,7 @@ class Uniforms:
         """No plan could be made of the configuration; nor of any in micro-batches, where --bind says the batch."""
         c = uniform.found.best[0].configuration
         self._over.add(c)
+        self.history.refused()
         if c.micro_batches > 1 and self.options.bind and self.options.batch is None:
             self.space = replace(self.space, micro_batches=1)
 
@@ -141,6 +149,7 @@ class Uniforms:
         """All of the kind of the configuration: the target refused its plan."""
         self.left_out.add(_kinds(uniform.found.best[0].configuration))
         self.refusal = refusal
+        self.history.refused()
 
     @property
     def _for(self) -> str:
@@ -209,16 +218,21 @@ class Uniforms:
         space, count = replace(self.space, unsupported=words), max(_BEGUN, self.options.top_k)
         tell = self._tell if aloud else lambda first: None
         found = best_of(self.sample, space, self.limit, count, stopped=self._stopped, first=tell)
+        if aloud and found.best:
+            self.history.step(_step_of(found.best[0]))
         changed: dict[Configuration, Scored] = {}
         for n, scored in enumerate(found.best):
             better = refined(self.sample, space, self.limit, scored, self._stopped, layouts=n < _LAID_OUT)
             changed.setdefault(better.configuration, better)
+            if aloud:
+                self.history.step(_step_of(better))
         bound: float | None = None
         if aloud and changed:  # of a search that was stopped, a short look at the best of what was met
             best = min(changed.values(), key=_step_of)
             stopped = self._stopped if found.ended else lambda: self.control.stopped
             proven = prove(self.sample, space, self.limit, best, found.coarse, stopped, bounded=found.ended)
             changed.setdefault(proven.best.configuration, proven.best)
+            self.history.step(_step_of(proven.best), proven.bound_s or None)
             if proven.bound_s:
                 bound = proven.bound_s
                 self.control.say(
@@ -230,6 +244,7 @@ class Uniforms:
     def _tell(self, first: Scored) -> None:
         step = f"{first.prediction.step_time_s:.6g} s"
         self.control.say(f"uniform configurations: {spelled(first.configuration)} fits, and takes {step}")
+        self.history.step(_step_of(first))
 
     def _stopped(self) -> bool:
         return self.control.stopped or (self._until is not None and (self.control.left or 0.0) < self._until)
@@ -243,6 +258,7 @@ def uniforms(
     control: Control,
     *,
     always: bool = False,
+    history: History | None = None,
 ) -> Uniforms | None:
     """None where the options leave uniform configurations no room, or, unless they are `always` in question, operators
     are searched one by one instead.
@@ -255,7 +271,7 @@ def uniforms(
     elif not _in_question(options) or graph.loss is None or profile.device is None or options.mode == "inference":
         return None
     try:
-        found = Uniforms(options, graph, devices, profile, control)
+        found = Uniforms(options, graph, devices, profile, control, history or History())
     except (UsageError, InputError):  # a graph that holds its backward pass, or has no batch to divide
         if needed:
             raise

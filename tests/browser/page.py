@@ -85,7 +85,7 @@ class Visit:
         return bytes(sent.value.post_data_buffer)
 
     def ended(self, status: str = "succeeded") -> None:
-        self.page.wait_for_selector(f".pill.{status}", timeout=90 * SECOND)
+        self.page.wait_for_selector(f".pill.{status}", timeout=300 * SECOND)
 
     def frame(self, part: str = "/report.html") -> Any:
         """The page inside whose address has this part, once it shows something."""

@@ -24,6 +24,8 @@ from typing import Any
 
 from planner.planning import read_plan
 from planner.report import report_html
+from planner.requests.headline import words
+from planner.requests.record_file import record_beside
 from tests.browser.chromium import launched
 from tests.service.process import served
 
@@ -36,7 +38,7 @@ MOE = "moe --layers 4 --hidden 1024 --heads 16 --kv-heads 8 --ffn 3584 --experts
 PLANS = {
     "mlp": ("mlp.onnx", "--devices 8"),
     "gpt2": ("gpt2_small.onnx", "--devices 16 --batch 64"),
-    "llama7b": (LLAMA_7B, "--devices 64 --hardware h100 --batch 256"),
+    "llama7b": (LLAMA_7B, "--devices 64 --hardware h100 --batch 256 --front"),
     "llama70b": (f"{LLAMA_70B} 80", "--devices 64 --hardware h100 --batch 128"),
     "moe": (MOE, "--devices 16 --hardware h100 --batch 64"),
     "resnet": ("resnet50.onnx", "--devices 16 --batch 256"),
@@ -126,9 +128,15 @@ def _where(fault: Any) -> str:
     return str(fault["nodes"][0]["html"])[:160]
 
 
+def _report(path: Path) -> str:
+    """As `planner report` makes it."""
+    plan = read_plan(path)
+    return report_html(plan, record_beside(path, plan), words(plan))
+
+
 def reports(camera: Camera, names: Sequence[str], plans: Path) -> None:
     for name in names:
-        text = report_html(read_plan(planned(name, plans)))
+        text = _report(planned(name, plans))
         page = camera.out / f"{name}.html"
         page.write_text(text, encoding="utf-8", errors="surrogatepass")
         camera.visits(name, page.absolute().as_uri(), "body[data-ready]")
@@ -150,7 +158,7 @@ def service(camera: Camera) -> None:
                 page.click("aside summary")
                 page.fill("#pin", pin)
             page.click("#send")
-            page.wait_for_selector(".pill.succeeded", timeout=120_000)
+            page.wait_for_selector(".pill.succeeded", timeout=600_000)
             page.wait_for_selector("main iframe", timeout=60_000)
         page.close()
         plans = [p["id"] for p in _json(camera, f"{found.url}/v1/plans")["items"]]
@@ -188,7 +196,7 @@ def _refused(page: Any) -> None:
 
 def frames(running: Any, out: Path, plans: Path) -> dict[str, Any]:
     """The report of a plan of ten thousand operators on 1,024 devices: how soon it is there, and how it moves."""
-    text = report_html(read_plan(planned("large", plans)))
+    text = _report(planned("large", plans))
     file = out / "large.html"
     file.write_text(text, encoding="utf-8")
     page = running.new_page(viewport={"width": 1440, "height": 900})

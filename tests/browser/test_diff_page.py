@@ -6,12 +6,13 @@ Needs playwright and Chromium (`PLANNER_CHROMIUM`, or one on the path).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from planner.report.diff import diff, page_of
+from planner.report.diff import Column, diff, page_of, several_html
 from tests.unit.diff_plans import PAIRS, edited, hostile, searched
 
 pytestmark = pytest.mark.slow
@@ -172,3 +173,43 @@ def complaints(page: Any) -> list[str]:
         return []
     found = Axe().run(page).response["violations"]
     return [f"{v['id']}: {v['nodes'][0]['target']}" for v in found if v["impact"] in ("serious", "critical")]
+
+
+def test_several_plans_are_one_screen(show: Show) -> None:
+    names = ("micro-batches", "run again", "pipeline", "other batch", "data", "tensor", "recomputed")
+    columns = [Column(searched(n), f"{n}/plan.json", f"the plan {n}, <b>in words</b> ⇒ {'long ' * 12}") for n in names]
+    page = show(several_html(columns), graphs=False)
+    assert page.locator("#plans tbody tr").count() == len(names)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": 1440, "height": 900})
+        assert page.evaluate("document.documentElement.scrollHeight") <= 900
+        assert complaints(page) == []
+        page.set_viewport_size({"width": 390, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        assert complaints(page) == []
+    page.locator("#causes > summary").click()
+    steps = page.locator("#causes tbody tr").last.locator("td").all_inner_texts()[1:]
+    assert len(steps) == len(names)
+    for k, step in enumerate(steps):  # every column adds up as it is printed
+        texts = [row.locator("td").nth(k + 1).inner_text() for row in page.locator("#causes tbody tr").all()[:-1]]
+        assert sum(map(Decimal, texts)) == Decimal(step)
+
+
+def test_long_names_and_warnings_leave_it_one_screen(show: Show) -> None:
+    d = diff(searched("pipeline"), searched("other hardware"))
+    assert d.warnings
+    long = f"{'a-folder-of-some-depth/' * 6}plan.json"
+    said = f"DP 4 {'with this and that, ' * 12}"
+    page = show(page_of(d, (long, long), words=(said, said)), graphs=False)
+    for height in (900, 760):
+        page.set_viewport_size({"width": 1440, "height": height})
+        page.wait_for_timeout(100)
+        assert page.evaluate("document.documentElement.scrollHeight") <= height
+    lists = "[...document.querySelectorAll('.summary .rules, #cause .scroll')]"
+    assert page.evaluate(f"{lists}.some((e) => e.scrollHeight > e.clientHeight)"), "lists scroll by themselves"
+    assert page.evaluate(f"{lists}.every((e) => e.clientHeight >= 90)")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_timeout(100)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate(f"{lists}.every((e) => !e.style.maxHeight)")

@@ -63,3 +63,24 @@ def test_a_file_that_is_no_page_is_copied(build: ModuleType, tmp_path: Path) -> 
     build.placed(ROOT / "LICENSE", tmp_path)
     assert (tmp_path / "files" / "LICENSE").is_file()
     assert build.placed(ROOT / "docs" / "search.md", tmp_path) == Path("plan-search.md")
+
+
+def test_every_diagram_has_its_picture_and_every_picture_a_diagram(build: ModuleType, pages: Path) -> None:
+    """docs/site/diagrams.py draws them; the site loads no script that would."""
+    wanted = {
+        build.picture_of(found["source"])
+        for file in build.DOCS.rglob("*.md")
+        for found in build.FENCE.finditer(file.read_text(encoding="utf-8"))
+    }
+    assert wanted == set(build.DIAGRAMS.glob("*.svg"))
+    assert wanted
+    for picture in wanted:
+        text = picture.read_text(encoding="utf-8")
+        assert "<script" not in text
+        assert not re.search(r"""(?:href|src)=["']?https?:|url\(https?:|@import""", text)
+    assert not any("```mermaid" in page.read_text(encoding="utf-8") for page in pages.rglob("*.md"))
+
+
+def test_a_diagram_without_its_picture_is_refused(build: ModuleType) -> None:
+    with pytest.raises(SystemExit, match=r"'flowchart LR' has no picture .*diagrams\.py"):
+        build.diagram("flowchart LR\n  nowhere --> elsewhere\n", Path("page.md"))

@@ -18,6 +18,7 @@ TENSOR = (
     "*.mlp.c_proj.matmul b0=x k=y",
 )  # fmt: skip
 A100 = ("--devices", "4", "--hardware", "a100-80")
+TENSOR_PARALLEL = "megatron:tp=2,dp=2,micro_batch=2"  # with sequence parallelism
 DATA = ("--pin", "rest=data_parallel")
 SEARCHES = {
     "tensor": ("gpt_tiny", *A100, "--mesh", "2x2", *(o for p in TENSOR for o in ("--pin", p))),
@@ -28,6 +29,8 @@ SEARCHES = {
     "other batch": ("gpt_tiny", *A100, "--batch", "16"),
     "recomputed": ("gpt_tiny", *A100, "--recompute", "blocks"),
     "pipeline": ("gpt_tiny", *A100, "--batch", "16", "--stages", "2"),
+    "micro-batches": ("gpt_tiny", *A100, "--batch", "16", "--strategy", f"{TENSOR_PARALLEL}"),
+    "run again": ("gpt_tiny", *A100, "--batch", "16", "--strategy", f"{TENSOR_PARALLEL},recompute=full,offload=0.5"),
     "experts": ("moe_tiny", *A100),
     "experts, data": ("moe_tiny", *A100, *DATA),
 }
@@ -39,6 +42,7 @@ PAIRS = [
     ("searched", "other batch"),
     ("searched", "recomputed"),
     ("pipeline", "other batch"),
+    ("micro-batches", "run again"),
     ("experts, data", "experts"),
     ("searched", "experts"),
 ]

@@ -110,6 +110,28 @@ def test_the_model_beside_a_pipeline_tells_its_causes_apart(tmp_path: Path) -> N
     assert found["outside"] == pytest.approx(own["outside"], rel=1e-6)
 
 
+def test_of_what_runs_again_collectives_and_waiting_are_no_recomputation() -> None:
+    """With several micro-batches as with one: the blocks' collectives are repeated, and the host starts them again."""
+    sample = Path(__file__).parents[2] / "sample_graphs" / "gpt_tiny.onnx"
+    plans = searched("micro-batches"), searched("run again")
+    clocks = clock_of_plan(plans[0], sample), clock_of_plan(plans[1], sample)
+    plain, again = (step_causes(p, c) for p, c in zip(plans, clocks, strict=True))
+    for plan, causes in zip(plans, (plain, again), strict=True):
+        runs = [r for o in plan.operators.values() for r in o.runs if r.phase == "recompute"]
+        assert causes["recompute"] == pytest.approx(
+            picoseconds(plan.schedule.passes * sum(r.seconds - r.inside_s for r in runs)), abs=1000
+        )
+        assert sum(causes.values()) == picoseconds(plan.cost.step_time_s)
+    assert again["recompute"] > 0
+    assert again["compute"] == plain["compute"]
+    assert again["collectives"] > plain["collectives"]
+    assert again["host"] > plain["host"]
+    s = document(diff(*plans), clocks)["summary"]
+    rows = [*s["causes"], *([s["alike"]] if s["alike"] else [])]
+    for column in ("a", "b", "delta"):
+        assert summed(rows, column) == Decimal(s["step"][column])
+
+
 def test_equal_changes_of_all_layers_and_modules_are_one_line() -> None:
     """A known configuration beside another: each rule stands once, in words of the field."""
     found = diff(searched("data"), searched("tensor"))

@@ -94,6 +94,14 @@ def test_offloading_trades_memory_for_time_on_a_slow_link_alone(pp: int) -> None
         assert (away.step_time_s > 1.5 * kept.step_time_s) is slower
         if not slower:
             assert away.step_time_s == pytest.approx(kept.step_time_s)
+        assert ("offload" in away.breakdown) is slower
+        if slower:  # which is a cause of its own, and neither the bubble nor anything that is computed
+            assert away.breakdown["compute"] == kept.breakdown["compute"]
+            assert away.breakdown["offload"] > 0.9 * (away.step_time_s - away.breakdown["bubble"] - kept.step_time_s)
+            assert sum(away.breakdown.values()) == pytest.approx(away.step_time_s)
+            if pp == 1:
+                assert away.breakdown["bubble"] == pytest.approx(0, abs=1e-12)
+                assert away.breakdown["offload"] == pytest.approx(away.step_time_s - kept.step_time_s)
 
 
 def test_offloading_needs_to_know_the_way_to_the_host() -> None:

@@ -32,15 +32,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--groups", type=positive, metavar="N", help=f"number of groups of changes in the details; default: {_GROUPS}"
     )
     parser.add_argument("--markdown", action="store_true", help="print Markdown, for the comment of a pull request")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="also write both plans side by side as one HTML page")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="also write one HTML page: two plans side by side, several as a table"
+    )
     add_json_option(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from planner.requests.comparison import Comparison, column_of_file
 
-    if len(options.b) > 1 and (options.out is not None or options.details or options.groups):
-        raise UsageError("--out, --details and --groups are of two plans; compare them pair by pair")
+    if len(options.b) > 1 and (options.details or options.groups):
+        raise UsageError("--details and --groups are of two plans; compare them pair by pair")
     if options.markdown and options.json:
         raise UsageError("--markdown contradicts --json; leave one out")
     found = Comparison([column_of_file(path) for path in (options.a, *options.b)])

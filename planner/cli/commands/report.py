@@ -30,13 +30,16 @@ def run(options: argparse.Namespace) -> int:
     from planner.report.terminal import report_text, tensor_text
     from planner.report.trace import trace_document
     from planner.report.view import view
+    from planner.requests.record_file import record_beside
 
     plan = read_plan(options.plan)
+    record = record_beside(options.plan, plan)
     files: list[tuple[Path, str]] = []
     if options.out is not None:
         from planner.report.pages import report_html
+        from planner.requests.headline import words
 
-        files.append((options.out, report_html(plan)))
+        files.append((options.out, report_html(plan, record, words(plan))))
     if options.trace is not None:
         files.append((options.trace, json.dumps(trace_document(plan), separators=(",", ":")) + "\n"))
     for path, text in files:
@@ -48,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     if options.tensor is not None and not options.json:
         print(tensor_text(plan, options.tensor))
     elif options.json:
-        print(json.dumps(document_of(view(plan)), indent=1))
+        print(json.dumps(document_of(view(plan), record), indent=1))
     elif files:
         for path, text in files:
             print(f"{path}: {len(text.encode('utf-8', 'replace')):,} bytes")

@@ -20,6 +20,7 @@ from planner.requests.kinds import names_kinds
 from planner.requests.occupied import FORCE, refuse_other_model, refuse_other_request, refuse_unwritable
 from planner.requests.options import add_options, options_of
 from planner.requests.plan_model import keep_model
+from planner.requests.record_file import keep_record, record_text
 from planner.requests.search import SENT, SearchRequest
 from planner.requests.values import cache_size
 
@@ -180,9 +181,10 @@ def _deliver(options: argparse.Namespace, answer: Answer, devices: int, several:
         write_plans(dict(zip(paths, answer.plans, strict=True)))
     except OSError as e:
         raise InputError(f"plan {paths[0]}: cannot be written ({e}); give another directory with --out") from e
-    note = keep_model(answer.model, folder, options.model)
-    if note:
-        _say(f"note: {note}")
+    record = record_text(answer.record, answer.plans, timed=not options.reproducible)
+    for note in (keep_model(answer.model, folder, options.model), keep_record(record, paths[0])):
+        if note:
+            _say(f"note: {note}")
     if not options.json:
         print(answer.summary)
         if options.details:

@@ -14,10 +14,11 @@ from planner.report.diff.markdown import escaped
 from planner.report.diff.model import Diff
 from planner.report.diff.text import headline, in_words
 from planner.report.diff.words import aligned, decimals_of, percent, printable
+from planner.report.html import page
 from planner.report.rounded import columns, scale
 from planner.report.wire import sent_bytes
 
-__all__ = ["Column", "several", "several_document", "several_markdown"]
+__all__ = ["Column", "several", "several_document", "several_html", "several_markdown"]
 
 SCHEMA = "planner.diffs/1"
 
@@ -55,6 +56,49 @@ def several_markdown(plans: Sequence[Column], identical: Sequence[bool] = ()) ->
     head, rows = _rows(plans, identical)
     lines += ["", f"| {' | '.join(map(escaped, head))} |", "|---|" + "---:|" * (len(head) - 1)]
     return "\n".join([*lines, *(f"| {' | '.join(map(escaped, r))} |" for r in rows)])
+
+
+def several_html(plans: Sequence[Column], identical: Sequence[bool] = ()) -> str:
+    """The same as a page that needs nothing else."""
+    causes = comparable(step_causes(c.plan, c.clock) for c in plans)
+    (unit, *_), rows = _rows(plans, identical)
+    by_name = {r[0]: r[1:] for r in rows}
+    names = {CAUSE_NAMES[c]: c for c in causes[0]}
+    about = headline(plans[0].plan)
+    relative = rows[[r[0] for r in rows].index("against base") + 1][1:]
+    listed = []
+    for k, column in enumerate(plans):
+        own = headline(column.plan)
+        listed.append(
+            {
+                "name": column.name,
+                "words": in_words(column.plan, column.words),
+                "about": "" if own == about else own,
+                "causes": [
+                    {
+                        "key": c,
+                        "label": name,
+                        "text": by_name.get(name, ["0"] * len(plans))[k],
+                        "seconds": causes[k][c] / 1e12,
+                    }
+                    for name, c in names.items()
+                ],
+                "step": by_name["step"][k],
+                "delta": by_name["against base"][k],
+                "relative": relative[k],
+                "rate": by_name.get("samples/s", [""] * len(plans))[k],
+                "memory": by_name["memory per device (GiB)"][k],
+                "sent": by_name["sent per device (GiB)"][k],
+            }
+        )
+    model = plans[0].plan.model.name
+    data = {
+        "headline": about,
+        "unit": unit.removeprefix("step by cause (").removesuffix(")"),
+        "rates": "samples/s" in by_name,
+        "plans": listed,
+    }
+    return page("several", f"{model}: {len(plans)} plans", data, several(plans, identical))
 
 
 def several_document(plans: Sequence[Column], diffs: Sequence[Diff]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from planner.planning.document import LayoutDocument, TensorDocument
 from planner.report.colours import SPLITS
 from planner.report.document import document_of
 from planner.report.figures import PARTS, part_of_move
+from planner.report.record import SearchRecord
 from planner.report.view import SIZES, Level, View
 from planner.report.words import PART_NAMES
 
@@ -31,8 +32,8 @@ class _Numbers:
         return -1 if layout is None else self(str(layout.layout()))
 
 
-def page_data(v: View) -> dict[str, Any]:
-    """What a page knows of one plan."""
+def page_data(v: View, record: SearchRecord | None = None, words: str = "") -> dict[str, Any]:
+    """What a page knows of one plan, and of the search that made it; `words`: the plan in degrees of parallelism."""
     plan = v.plan
     layouts, tensors = _Numbers(), _Numbers()
     operators = _operators(v, layouts, tensors)
@@ -41,7 +42,8 @@ def page_data(v: View) -> dict[str, Any]:
     inputs = [[tensors(name), layouts.layout(i.layout), i.shape, i.dtype] for name, i in plan.inputs.items()]
     rows = [_tensor(name, plan.tensors.get(name), layouts) for name in tensors.of]
     return {
-        "report": document_of(v),
+        "report": document_of(v, record),
+        "words": words,
         "unit": v.costs.unit_s,
         "units": {part: round(s / v.costs.unit_s) for part, s in plan.cost.parts_s.items()},
         "labels": [[part, PART_NAMES[part], stream] for part, stream in PARTS.items()],

@@ -293,6 +293,8 @@ begin((data, main) => {
   ].filter(Boolean);
   document.body.classList.toggle("identical", d.identical);
   main.append(diffHeader(d), ...(d.identical ? [] : [summarySection(d, ofRule)]), h("div", { class: "folds" }, sections), h("footer", { class: "quiet" }, `Made from two plan.json; costs of operators count in units of ${unit} s${d.exact ? ", in which both plans' times are whole" : ""}.`));
+  oneScreen();
+  addEventListener("resize", oneScreen);
   if (location.hash && document.getElementById(location.hash.slice(1))?.tagName === "DETAILS") document.getElementById(location.hash.slice(1)).open = true;
 });
 
@@ -301,4 +303,14 @@ function legend(plans) {
   return h("ul", { class: "legend", "aria-label": "colours" },
     [...plans[0].splits.values()].filter((x) => used.has(x.letter)).map((x) => h("li", { title: x.meaning }, s("svg", { width: 14, height: 14, class: "key", "aria-hidden": "true" }, s("rect", { width: 14, height: 14, rx: 2, fill: `url(#p-${x.letter})` })), x.name)),
     h("li", null, h("span", { class: "pill-key" }), "redistribution"));
+}
+
+/** Where everything that stands open is higher than the window, lists are as much lower and scroll by themselves. */
+function oneScreen() {
+  const lists = [...document.querySelectorAll(".summary .rules, #cause .scroll")];
+  for (const list of lists) list.style.removeProperty("max-height");
+  const over = document.documentElement.scrollHeight - innerHeight;
+  if (over <= 0 || innerWidth <= 900 || document.querySelector(".fold[open]")) return;
+  const height = (list) => list.closest("section").offsetHeight, room = Math.max(...lists.map(height)) - over;
+  for (const list of lists) if (height(list) > room) list.style.setProperty("max-height", `${Math.max(96, list.offsetHeight - (height(list) - room))}px`);
 }

@@ -1,17 +1,13 @@
 // What a device holds over the step, on a canvas: what is there throughout below, what comes and goes above.
 
-class Held {
+class Held extends Chart {
   /** layers: [{label, key, at(t)} | {label, key, points: [[t, bytes]]} | {label, key, size}], from below; times in seconds. */
   constructor(layers, end, peak, limit) {
+    super(`memory over time: ${layers.map((l) => l.label).join(", ")}; ${bytes(peak)} at the peak`);
     Object.assign(this, { layers, end: end || 1, peak, limit });
-    const parts = layers.map((l) => l.label).join(", ");
-    this.canvas = h("canvas", { role: "img", tabindex: "0", "aria-label": `memory over time: ${parts}; ${bytes(peak)} at the peak` });
     this.tip = h("p", { class: "held-tip quiet", "aria-live": "polite" }, `The peak is ${bytes(peak)}. Point at the picture to read a moment.`);
     this.element = h("div", { class: "timeline" }, this.tip, this.canvas,
       h("ul", { class: "legend" }, [...layers].reverse().map((l) => h("li", null, h("span", { class: `key k-${l.key}`, "aria-hidden": "true" }), l.label))));
-    this.canvas.addEventListener("pointermove", (e) => this.say(e));
-    new ResizeObserver(() => this.draw()).observe(this.canvas);
-    for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", () => this.draw());
   }
   value(layer, t) {
     if (layer.size !== undefined) return layer.size;
@@ -21,33 +17,19 @@ class Held {
     return p[low][0] <= t ? p[low][1] : 0;
   }
   say(e) {
-    const t = ((e.offsetX - HELD_LEFT) / (this.canvas.clientWidth - HELD_LEFT)) * this.end;
+    const t = ((e.offsetX - this.left) / (this.canvas.clientWidth - this.left)) * this.end;
     if (t < 0 || t > this.end) return;
     const sizes = this.layers.map((l) => [l.label, this.value(l, t)]);
     this.tip.textContent = `After ${seconds(t)}: ${bytes(Math.round(sizes.reduce((a, [, v]) => a + v, 0)))}, of which ${sizes.filter(([, v]) => v >= 1).map(([name, v]) => `${name} ${bytes(Math.round(v))}`).join(", ")}`;
   }
   draw() {
-    const width = this.canvas.clientWidth, height = 200;
-    if (!width) return;
-    const ratio = Math.min(3, devicePixelRatio || 1), style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(`--${name}`).trim();
-    this.canvas.style.setProperty("height", `${height}px`);
-    Object.assign(this.canvas, { width: Math.round(width * ratio), height: Math.round(height * ratio) });
-    const c = this.canvas.getContext("2d");
-    c.scale(ratio, ratio);
-    c.font = `11px ${FONT}`;
-    c.textBaseline = "middle";
+    const c = this.begin();
+    if (!c) return;
+    const { width, height, colour } = this;
     const near = this.limit && this.limit < 2.2 * this.peak;
     const top = 1.06 * (near ? Math.max(this.limit, this.peak) : this.peak), room = height - 30;
-    const x = (t) => HELD_LEFT + ((width - HELD_LEFT - 2) * t) / this.end, y = (v) => 8 + room * (1 - v / top);
-    const unit = [2 ** 40, 2 ** 30, 2 ** 20, 2 ** 10, 1].find((u) => top >= u), raw = top / unit / 4, power = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((v) => v >= raw) * unit;
-    for (let v = 0; v <= top; v += step) {
-      c.fillStyle = colour("line");
-      c.fillRect(HELD_LEFT, y(v), width - HELD_LEFT, 1);
-      c.fillStyle = colour("quiet");
-      c.textAlign = "right";
-      c.fillText(bytes(v), HELD_LEFT - 6, Math.max(7, y(v)));
-    }
+    const x = (t) => this.left + ((width - this.left - 2) * t) / this.end, y = (v) => 8 + room * (1 - v / top);
+    this.rows(c, this.ticks(0, top, unitOf(BYTES, top)[1], 4), y, bytes);
     c.textAlign = "center";
     const ticks = width > 560 ? 4 : 2;
     for (let k = 0; k <= ticks; k++) { c.textAlign = k === ticks ? "right" : k ? "center" : "left"; c.fillText(seconds((this.end * k) / ticks), x((this.end * k) / ticks), height - 8); }
@@ -67,22 +49,16 @@ class Held {
       c.strokeStyle = c.fillStyle = colour(name);
       c.setLineDash([5, 4]);
       c.beginPath();
-      c.moveTo(HELD_LEFT, y(v));
+      c.moveTo(this.left, y(v));
       c.lineTo(width, y(v));
       c.stroke();
       c.setLineDash([]);
-      c.textAlign = "right";
-      const beside = y(v) < 20 ? y(v) + 9 : y(v) - 8;
-      c.fillStyle = colour("paper");
-      c.fillRect(width - c.measureText(text).width - 10, beside - 7, c.measureText(text).width + 8, 13);
-      c.fillStyle = colour(name);
-      c.fillText(text, width - 6, beside);
+      this.note(c, text, width - 6, y(v) < 20 ? y(v) + 9 : y(v) - 8, name);
     };
     line(this.peak, `peak ${bytes(this.peak)}`, "text");
     if (near) line(this.limit, `limit ${bytes(this.limit)}`, "bad");
   }
 }
-const HELD_LEFT = 76;
 
 function heldSection(plan) {
   const { held, memory_limit_bytes: limit, stages, cost } = plan.report;

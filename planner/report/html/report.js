@@ -4,6 +4,12 @@ function tile(title, big, exact, note) {
   return h("div", { class: "tile" }, h("p", { class: "kind" }, title), h("p", { class: "big" }, big), h("p", { class: "exact" }, exact), note && h("p", { class: "quiet" }, note));
 }
 
+/** What the bound in the plan is of: configurations that treat layers alike, which are searched apart, may have a lower one. */
+function below(r) {
+  const last = r.history && r.history.steps.length ? r.history.steps[r.history.steps.length - 1].bound_s : null;
+  return last && last < r.cost.step_time_lower_bound_s * (1 - 1e-9) ? `of this layout of operators; of all that was searched ${seconds(last)}` : "no plan of the searched space is faster";
+}
+
 function header(plan) {
   const r = plan.report, cost = r.cost, limit = r.memory_limit_bytes, m = r.model;
   const mesh = r.mesh.map((a) => `${a.name}=${a.size}`).join(", ");
@@ -24,11 +30,11 @@ function header(plan) {
   const use = limit ? cost.peak_memory_bytes / limit : 0;
   const meter = limit ? h("div", { class: `meter${use > 1 ? " over" : ""}`, role: "img", "aria-label": `${percent(use)} of the limit` }, h("span", { style: { width: `${Math.min(100, 100 * use)}%` } })) : null;
   return h("header", { class: "top" },
-    h("p", { class: "kind" }, "plan"), h("h1", null, h("span", { class: "name", dir: "auto" }, shown(m.name, 120) || "(without a name)")),
+    h("p", { class: "kind" }, "plan"), h("h1", null, h("span", { class: "name", dir: "auto" }, shown(m.name, 120) || "(without a name)")), plan.data.words ? h("p", { class: "words", dir: "auto" }, shown(plan.data.words, 300)) : null,
     h("dl", { class: "facts" }, facts.map(([k, v, more]) => h("div", null, h("dt", null, k), h("dd", null, v, more && h("small", null, more))))),
     h("div", { class: "tiles" },
       tile("step", seconds(cost.step_time_s), `${cost.step_time_s} s`, samples ? `${count(Math.round(samples / cost.step_time_s))} samples a second` : "as the clock predicts it"),
-      tile("lower bound of the step", seconds(cost.step_time_lower_bound_s), `${cost.step_time_lower_bound_s} s`, "no plan of the searched space is faster"),
+      tile("lower bound of the step", seconds(cost.step_time_lower_bound_s), `${cost.step_time_lower_bound_s} s`, below(r)),
       tile("gap", `${(100 * cost.gap).toFixed(2)} %`, `${cost.gap}`, r.search.status === "optimal" ? "proved optimal" : "between the step and its bound"),
       tile("memory per device", bytes(cost.peak_memory_bytes), `${count(cost.peak_memory_bytes)} bytes`, [meter, limit ? `${percent(use)} of ${bytes(limit)} (${count(limit)} bytes)` : "no limit given"]),
       tile("everything in sequence", seconds(cost.objective_s), `${cost.objective_s} s`, stages > 1 ? "the objective, of one micro-batch" : "the objective: nothing overlaps")),
@@ -52,7 +58,7 @@ function timeSection(plan) {
 function operatorSection(plan, go) {
   const r = plan.report;
   if (!r.operators.length || !r.timed) return null;
-  return section("operators", "Operators that cost most", h("p", { class: "quiet" }, "With the redistributions of their results and parameters; operators of one type, split and cost are one row."), table([["operator", "wrap"], ["split", "wrap"], ["number", "n"], ["computing", "n further"], ["inside", "n further"], ["moved", "n further"], ["optimizer", "n further"], ["in all", "n"], ["share", "n"]],
+  return section("operators", "Operators that cost most", h("p", { class: "quiet" }, "With the redistributions of their results and parameters; operators of one type, split and cost are one row."), table([["operator", "wrap"], ["split", "wrap further"], ["number", "n"], ["computing", "n further"], ["inside", "n further"], ["moved", "n further"], ["optimizer", "n further"], ["in all", "n"], ["share", "n further"]],
       r.operators.slice(0, 20).map((o) => {
         const at = (k) => (o.by[k] ? seconds(o.by[k]) : "–");
         const first = plan.byName.get(o.names[0]);
@@ -65,7 +71,7 @@ function moveSection(plan, show) {
   const r = plan.report;
   if (!r.redistributions.length) return section("moves", "Redistributions", h("p", { class: "quiet" }, "None: every tensor is read as it is made."));
   return section("moves", "Redistributions",
-    table([["redistributions that cost most", "wrap"], ["of", "further"], ["from", "further"], ["to", "further"], ["number", "n"], ["bytes", "n"], ["time", "n"], ["share", "n further"]],
+    table([["redistribution", "wrap"], ["of", "further"], ["from", "further"], ["to", "further"], ["number", "n"], ["bytes", "n"], ["time", "n"], ["share", "n further"]],
       r.redistributions.slice(0, 20).map((m) => [link([h("b", null, m.what), " ", h("span", { class: "name", dir: "auto" }, shown(m.tensors[0], 50))], () => show({ moves: m.indices })), m.direction === "gradient" ? "gradient" : m.of, h("code", null, m.source), h("code", null, m.target), m.count, bytes(m.bytes), h("b", null, seconds(m.seconds)), percent(m.share)])),
     table([["collective", ""], ["over", ""], ["number", "n"], ["bytes in all", "n"]], r.collectives.map((c) => [c.kind.replaceAll("_", "-"), c.axes || "–", count(c.count), bytes(c.bytes)])));
 }
@@ -218,10 +224,10 @@ begin((data, main) => {
   const sections = [
     h("div", { class: "pair" }, timeSection(plan), memorySection(plan)),
     section("graph", "The graph", h("div", { class: "graph-bar" }, search(plan, go), h("span", { class: "tools" }, viewer.colours), graph.tools, viewer.legend), h("div", { class: "graph-row" }, graph.element, panel.element)),
-    ...timelineSection(plan, go), heldSection(plan), clusterSection(plan), operatorSection(plan, go), moveSection(plan, show), ...moreSections(plan),
+    ...timelineSection(plan, go), heldSection(plan), clusterSection(plan), operatorSection(plan, go), moveSection(plan, show), ...foundSections(plan), ...moreSections(plan),
   ].filter(Boolean);
   const nav = h("nav", { "aria-label": "sections" }, sections.flatMap((x) => [...x.querySelectorAll("h2")]).map((x) => h("a", { href: `#${x.parentElement.id}` }, x.textContent)));
-  main.append(header(plan), nav, ...sections, h("footer", { class: "quiet" }, `Made from plan.json alone; model digest ${plan.report.model.digest}.`));
+  main.append(header(plan), nav, ...sections, h("footer", { class: "quiet" }, `Made from plan.json${plan.report.history || plan.report.front ? " and the record of its search beside it" : " alone"}; model digest ${plan.report.model.digest}.`));
   graph.openFitting(CLEAR);
   const arrive = () => { const i = operatorOf(plan); if (i !== undefined) go(i); };
   addEventListener("hashchange", arrive);

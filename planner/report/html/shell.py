@@ -31,8 +31,9 @@ COMMON: Final = (
 )
 # Kind of page → the scripts that it has besides.  A kind's page is built by the last of them.
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "report": ("viewer.js", "held.js", "cluster.js", "report.js"),
+    "report": ("viewer.js", "chart.js", "held.js", "history.js", "front.js", "cluster.js", "report.js"),
     "diff": ("summary.js", "diff.js"),
+    "several": ("several.js",),
 }
 
 

@@ -24,6 +24,7 @@ _CAUSES: Final = {
     "unhidden": ("#D55E00", "\\\\"),
     "together": ("#D55E00", "\\\\"),
     "host": ("#F0E442", ".."),
+    "offload": ("#CC79A7", "++"),
     "bubble": ("#CCCCCC", ""),
     "optimizer": ("#009E73", "xx"),
     "outside": ("#777777", ""),
