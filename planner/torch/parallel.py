@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from planner.errors import InputError, UsageError
-from planner.ir import Layout, Role
+from planner.ir import Graph, Layout, Role
 from planner.lowering import lower
 from planner.planning.programs import assignment_of, program_of
 from planner.runtime.apart import Apart
@@ -161,6 +161,8 @@ class Runner:
         self.plain = len(self.staged.passes.stages) == 1 and not any(x.split_axes for x in stored.values())
         self.parameters: dict[str, nn.Parameter] = {}
         self.anchor = torch.zeros((), device=self.device, requires_grad=True)  # what the loss depends on for autograd
+        if self.micro_batches > 1:
+            self._check_micro_batches(model_of_step(self.capture).source.load(bind=about.bind))
         self.kept = Kept(module, self.capture.kept)
         self.below = {n: min(np.ravel(b)) for n, b in bounds_of(self.graph).items()}
         self.ignored = [op.attributes["ignore_index"] for op in self.graph.ops if "ignore_index" in op.attributes]
@@ -211,6 +213,31 @@ class Runner:
                 f"{kind}: a step changes the buffer {several[0]}, and the plan makes it in {self.micro_batches} "
                 "micro-batches, each of which would begin with the old one; plan with micro_batches=1"
             )
+
+    def _check_micro_batches(self, whole: Graph) -> None:
+        """Whether a part of the batch computes its part of the loss, as far as sizes show that.
+
+        InputError where indices count rows of the batch; a warning where samples meet each other.
+        """
+        bounds = bounds_of(whole)
+        for name, below in bounds_of(self.graph).items():
+            if tuple(np.ravel(below)) != tuple(np.ravel(bounds.get(name, below))):
+                raise InputError(
+                    f"{self.capture.name}: the input {name} counts rows of the batch, which the plan cuts into "
+                    f"{self.micro_batches} micro-batches; plan with micro_batches=1"
+                )
+        for name, t in self.graph.tensors.items():
+            wide = whole.tensors[name].shape if name in whole.tensors else None
+            if t.shape is None or wide is None or len(wide) != len(t.shape):
+                continue
+            if sum(a != b for a, b in zip(t.shape, wide, strict=True)) > 1:
+                warnings.warn(
+                    f"{self.capture.name}: samples of a micro-batch meet each other in {name} of shape "
+                    f"{list(t.shape)}, of the whole batch {list(wide)}, so that the {self.micro_batches} micro-batches "
+                    "compute something else than the whole batch does; plan with micro_batches=1 if that matters",
+                    stacklevel=5,
+                )
+                return
 
     # State
 

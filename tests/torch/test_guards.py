@@ -93,6 +93,39 @@ def test_buffers_of_micro_batches_are_refused() -> None:
         _parallel(Counting(), micro_batches=2)
 
 
+class Pairs(nn.Module):
+    """With the other samples of the batch as what a sample is told from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = _mlp(), _mlp()
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        scores = self.one(x) @ self.other(y).T
+        return cross_entropy(scores, torch.arange(len(scores)))
+
+
+class Neighbours(nn.Module):
+    """Whose samples read each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = _mlp()
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        return self.layers(torch.zeros_like(x).index_add(0, edges[1], x[edges[0]]))
+
+
+def test_samples_that_meet_are_said_where_the_batch_is_cut() -> None:
+    with pytest.warns(UserWarning, match=r"samples of a micro-batch meet each other in .* of shape \[4, 4\]"):
+        _parallel(Pairs(), (X, X), (), loss=None, micro_batches=2)
+    edges = torch.tensor([[0, 1, 2, 3, 7], [1, 2, 3, 4, 0]])
+    with pytest.raises(InputError, match=r"input edges counts rows of the batch.*; plan with micro_batches=1"):
+        _parallel(Neighbours(), (X, edges), micro_batches=2)
+    alone = cross_entropy(Neighbours()(X, edges), Y).item()
+    assert _parallel(Neighbours(), (X, edges))(X, edges, Y).item() == pytest.approx(alone, rel=1e-6)
+
+
 def test_a_module_under_a_plan_is_neither_copied_nor_pickled() -> None:
     module = _parallel(_mlp())
     for taken in (copy.copy, copy.deepcopy, pickle.dumps):
