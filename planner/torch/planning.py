@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from planner.errors import InputError, OptionError
+from planner.errors import InputError, OptionError, UsageError
 from planner.library.machine import Machine
 from planner.library.model import Model
 from planner.library.plan import Plan, load_plan
@@ -186,6 +186,8 @@ def load(
 
 
 def _captured(module: nn.Module, inputs: Examples, targets: Examples, loss: Any) -> Capture:
+    if hasattr(type(module), "_planner"):
+        raise UsageError(f"{type(module).__name__}: the module runs under a plan already; plan for another one")
     listed, named, wanted = arguments_of(inputs, targets)
     return capture(module, listed, named, wanted, loss)
 
