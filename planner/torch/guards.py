@@ -41,7 +41,7 @@ class Kept:
         for i, (name, stored, last) in enumerate(self.held):
             value, version, digest = self.seen[i]
             now: Tensor | None = stored.get(last)
-            if now is value and value._version == version and not value.requires_grad:
+            if now is not None and now is value and now._version == version and not now.requires_grad:
                 continue
             if now is None or _digest(now) != digest:
                 raise UsageError(

@@ -72,6 +72,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "cut quotients": lambda x: x * torch.div(x, 0.3, rounding_mode="trunc"),
     "trunc, round": lambda x: x * x.trunc() + x * (x * 3).round(),
     "of numbers alone": lambda x: torch.nan_to_num(x) + torch.isnan(x) * x,
+    "bits": lambda x: x * ((x * 8).to(torch.int32) & 5) + x * (~(x * 8).to(torch.int64) ^ 3) + x * ((x > 0) | (x < -1)),
+    "truth of numbers": lambda x: x * torch.logical_and(x.round(), x > 0) + x * torch.logical_xor(x.round(), x > 1),
     "max of rows": lambda x: x.max(-1).values + x.min(dim=-1)[0],
     "max of equals": lambda x: F.relu(x).max(0).values,
     "max of all": lambda x: x.max() * x.min(),

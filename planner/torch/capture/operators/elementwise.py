@@ -21,8 +21,7 @@ _UNARY = {
 _KEEPING = ("Abs", "Neg", "Relu", "Sign", "Floor", "Ceil", "Round")  # the type of whole numbers
 _ARITHMETIC = {"mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min"}
 _COMPARISONS = {"eq": "Equal", "gt": "Greater", "ge": "GreaterOrEqual", "lt": "Less", "le": "LessOrEqual"}
-_LOGIC = {"logical_and": "And", "logical_or": "Or", "__and__": "And", "__or__": "Or", "bitwise_and": "And",
-          "bitwise_or": "Or"}  # fmt: skip
+_LOGIC = {"and": "And", "or": "Or", "xor": "Xor"}
 _OF_BOOLEANS = {"Mul": "And", "Min": "And", "Add": "Or", "Max": "Or"}  # of which ONNX has no arithmetic
 
 Number = Value | float | int | bool
@@ -81,6 +80,20 @@ def _arithmetic(type_: str) -> Any:
     return write
 
 
+def _logical(type_: str) -> Any:
+    def write(w: Writer, a: Value, b: Value) -> Value:
+        return binary(w, type_, w.cast(a, torch.bool), w.cast(b, torch.bool))
+
+    return write
+
+
+def _bitwise(type_: str) -> Any:
+    def write(w: Writer, a: Number, b: Number) -> Value:
+        return binary(w, type_ if promoted(a, b) == torch.bool else f"Bitwise{type_}", a, b)
+
+    return write
+
+
 def _comparison(type_: str) -> Any:
     def write(w: Writer, a: Number, b: Number) -> Value:
         return binary(w, type_, a, b, dtype=torch.bool)
@@ -96,7 +109,10 @@ for _name, _type in _ARITHMETIC.items():
 for _name, _type in _COMPARISONS.items():
     aten(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_type))
 for _name, _type in _LOGIC.items():
-    aten(f"{_name}.default" if _name.startswith("logical") else f"{_name}.Tensor")(_comparison(_type))
+    aten(f"logical_{_name}.default")(_logical(_type))
+    aten(*(f"{full}.{form}" for full in (f"bitwise_{_name}", f"__{_name}__") for form in ("Tensor", "Scalar")))(
+        _bitwise(_type)
+    )
 
 
 @aten("add.Tensor", "add.Scalar")
@@ -120,9 +136,14 @@ def _differs(w: Writer, a: Number, b: Number) -> Value:
     return w.op("Not", same, shape=same.shape)
 
 
-@aten("logical_not.default", "bitwise_not.default")
+@aten("logical_not.default")
 def _not(w: Writer, x: Value) -> Value:
     return w.op("Not", w.cast(x, torch.bool), shape=x.shape)
+
+
+@aten("bitwise_not.default")
+def _bitwise_not(w: Writer, x: Value) -> Value:
+    return w.op("Not" if x.dtype == torch.bool else "BitwiseNot", x, shape=x.shape)
 
 
 @aten("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
