@@ -12,7 +12,7 @@ from planner.emit.hosts import Server
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["Hosts", "hosts_of", "launch_scripts", "mpirun_hosts", "mpirun_network"]
+__all__ = ["Hosts", "hosts_of", "launch_scripts", "meeting_of", "mpirun_hosts", "mpirun_network"]
 
 _PER_HOST: Final = 8
 
@@ -21,7 +21,7 @@ _TORCHRUN: Final = Template("""#!/bin/bash
 # Of several hosts, on every one: NODE_RANK 0, 1, … and MASTER_ADDR, the address of the first.
 set -euo pipefail
 exec torchrun --nnodes=$nodes --nproc-per-node=$per --node-rank="$${NODE_RANK:-0}" \\
-    --master-addr="$${MASTER_ADDR:-$master}" --master-port="$${MASTER_PORT:-29500}" "$$@"
+    --master-addr="$${MASTER_ADDR$meeting}" --master-port="$${MASTER_PORT:-29500}" "$$@"
 """)
 
 # Ranks count host by host (--map-by slot), as torchrun has them; processes are not bound to single cores, which
@@ -106,6 +106,13 @@ def hosts_of(plan: PlanDocument, servers: Sequence[Server]) -> Hosts:
     return Hosts(devices, per, tuple(s.server_id for s in servers))
 
 
+def meeting_of(hosts: Hosts) -> str:
+    """What bash puts for MASTER_ADDR where it is not set: of several hosts that are not known it has to be."""
+    if hosts.count > 1 and not hosts.names:
+        return ":?set it to the address of the first host, on all of them"
+    return f":-{hosts.names[0] if hosts.count > 1 else '127.0.0.1'}"
+
+
 def launch_scripts(hosts: Hosts) -> Mapping[str, bytes]:
     """`run_torchrun.sh` and `run_mpirun.sh`, which take a script and its arguments, and what the latter needs."""
     several = hosts.count > 1
@@ -115,6 +122,7 @@ def launch_scripts(hosts: Hosts) -> Mapping[str, bytes]:
         "per": str(hosts.per_host),
         "nodes": str(hosts.count),
         "master": first,
+        "meeting": meeting_of(hosts),
         "hosts": mpirun_hosts(hosts),
         "network": mpirun_network(hosts),
     }

@@ -77,6 +77,23 @@ def test_mpirun_on_one_host_needs_nothing(tmp_path: Path) -> None:
     ]
 
 
+def test_several_hosts_that_are_not_known_need_the_address_where_they_meet(tmp_path: Path) -> None:
+    """Law: where each would meet by itself, at 127.0.0.1, none waits for others until a time is out."""
+    from planner.emit.mindspore.launch import launch_scripts as of_mindspore
+
+    folder = write(tmp_path / "o", Hosts(24, 8))
+    scripts = of_mindspore(Hosts(24, 8), numbers=range(8), gpu=False, table=False)
+    (folder / "run_msrun.sh").write_text(scripts["run_msrun.sh"], encoding="utf-8")
+    launchers(folder / "tools")
+    (folder / "tools" / "msrun").write_text(TELL, encoding="utf-8")
+    (folder / "tools" / "msrun").chmod(0o755)
+    for script, flag in (("run_torchrun.sh", "--master-addr"), ("run_msrun.sh", "--master_addr")):
+        refused = run(folder, script, "train.py")
+        assert refused.returncode != 0
+        assert "MASTER_ADDR: set it to the address of the first host" in refused.stderr
+        assert f"{flag}=10.0.0.9" in run(folder, script, "train.py", MASTER_ADDR="10.0.0.9").stdout.splitlines()
+
+
 def test_mpirun_on_known_hosts_lists_their_slots_and_meets_at_the_first(tmp_path: Path) -> None:
     folder = write(tmp_path / "o", Hosts(4, 2, ("node-a", "10.0.0.2")))
     assert (folder / "hostfile").read_text(encoding="utf-8") == "node-a slots=2\n10.0.0.2 slots=2\n"

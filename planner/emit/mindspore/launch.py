@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from string import Template
 from typing import Final
 
-from planner.emit.launch import Hosts, mpirun_hosts, mpirun_network
+from planner.emit.launch import Hosts, meeting_of, mpirun_hosts, mpirun_network
 
 __all__ = ["launch_scripts"]
 
@@ -22,7 +22,7 @@ cd "$$(dirname "$$0")"
 
 _MSRUN: Final = """# $servers server(s), $per devices each.  On every server: MASTER_ADDR is the address of the first,
 # NODE_RANK 0, 1, …
-master="$${MASTER_ADDR:-$master}"
+master="$${MASTER_ADDR$meeting}"
 node="$${NODE_RANK:-0}"
 exec msrun --worker_num=$devices --local_worker_num=$per --node_rank="$$node" \\
     --master_addr="$$master" --master_port="$${MASTER_PORT:-8118}" --log_dir=msrun_log --join=True \\
@@ -97,7 +97,7 @@ def launch_scripts(hosts: Hosts, *, numbers: Sequence[int], gpu: bool, table: bo
         "addresses": " ".join(shlex.quote(a) for a in hosts.names),
         "hosts": mpirun_hosts(hosts),
         "network": mpirun_network(hosts),
-        "master": hosts.names[0] if hosts.count > 1 and hosts.names else "127.0.0.1",
+        "meeting": meeting_of(hosts),
     }
     parts = {"run_msrun.sh": ("All devices by msrun, without a rank table", _MSRUN)}
     if gpu:
