@@ -246,8 +246,7 @@ def test_the_cells_of_a_network_get_the_stages_of_their_parameters(tmp_path: Pat
 
 def test_mindspore_takes_the_settings_of_the_outermost_cell_alone(tmp_path: Path) -> None:
     """Which is why no step cell goes around what `parallel` gives (docs/mindspore.md)."""
-    from mindspore.parallel._utils import _init_auto_parallel_context
-
+    taken = pytest.importorskip("mindspore.parallel._utils")._init_auto_parallel_context
     plan = plans("mlp")["zero"]
     made: dict[str, Any] = {"__file__": str(tmp_path / "parallel.py")}
     exec(emit_mindspore(plan, {n: Name(n) for n in plan.parameters}).files["parallel.py"], made)
@@ -259,7 +258,7 @@ def test_mindspore_takes_the_settings_of_the_outermost_cell_alone(tmp_path: Path
     mindspore.reset_auto_parallel_context()
     try:
         for step, mode in ((around, "stand_alone"), (inside, "semi_auto_parallel")):
-            _init_auto_parallel_context(step)
+            taken(step)
             assert mindspore.get_auto_parallel_context("parallel_mode") == mode
     finally:
         mindspore.reset_auto_parallel_context()
