@@ -64,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--no-cache", action="store_true", help="answer no search by that of another job on an equal graph"
     )
     parser.add_argument(
-        "--sandbox", choices=MODES, default=None, help="what children are kept from; see `planner serve --help`"
+        "--sandbox", choices=MODES, default=None, help="what child processes are kept from; see `planner serve --help`"
     )
     parser.add_argument(
         "--alive",

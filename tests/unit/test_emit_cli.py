@@ -273,7 +273,7 @@ def test_optimizer_shards_are_read_back(tmp_path: Path) -> None:
 
 
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], devices: int, *pins: str) -> str:
-    """What `emit` says of a plan for any target that MindSpore has no words for."""
+    """What `emit` says of a plan for any target that MindSpore cannot express."""
     options = [o for p in pins for o in ("--pin", p)]
     arguments = ["search", str(SAMPLES / "gpt_tiny.onnx"), "--devices", str(devices), "--hardware", "ascend-910b"]
     assert main([*arguments, "--no-cache", "--out", str(tmp_path / "plan"), *options]) == 0

@@ -120,11 +120,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     p.add_argument("--from", dest="before", type=Path, metavar="PLAN", help="how SRC's ranks hold it")
     p.add_argument("--to", dest="after", type=Path, metavar="PLAN", help="how CHECKPOINT's ranks hold it")
     p.add_argument(
-        "--replicas", action="store_true", help="compare what several ranks of CHECKPOINT hold, which lie as --to says"
+        "--replicas", action="store_true", help="compare the replicas that several ranks of CHECKPOINT hold under --to"
     )
     add_json_option(p)
 
-    p = action("inspect", "show the tensors of a checkpoint, and how they lie")
+    p = action("inspect", "show the tensors of a checkpoint and their layouts")
     p.add_argument("source", type=Path, metavar="CHECKPOINT", help="checkpoint to look at: a folder, or a file")
     p.add_argument("--from", dest="before", type=Path, metavar="PLAN", help=f"how its ranks hold it: {_LAYOUT}")
     add_json_option(p)

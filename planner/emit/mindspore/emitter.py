@@ -85,7 +85,7 @@ def _check_stages(stages: Sequence[Strategies]) -> None:
 
 
 def _add_maps(files: dict[str, bytes], lost: list[str], maps: Mapping[str, StrategyMap]) -> None:
-    """Each as protobuf and as JSON, where JSON has words for it."""
+    """Each as protobuf and as JSON, where JSON can express it."""
     for name, m in maps.items():
         files[f"{name}.ckpt"] = to_protobuf(m)
         try:
