@@ -1,4 +1,4 @@
-"""Multi-device annotations read back: the same layouts tensor by tensor, a list of what cannot be expressed, no crash."""
+"""Multi-device annotations read back: the same layouts by tensor, a list of what cannot be expressed, no crash."""
 
 from __future__ import annotations
 
