@@ -1,4 +1,4 @@
-"""A plan as the files that a runtime loads."""
+"""`plan.emit`: the files of a target."""
 
 from __future__ import annotations
 
