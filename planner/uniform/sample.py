@@ -25,6 +25,7 @@ from planner.lowering import Program
 from planner.planning.execution import runs_blocks_again
 from planner.planning.schemes.expert import has_experts
 from planner.planning.schemes.model import model_of
+from planner.planning.schemes.stored import divide_alike
 from planner.trace import Unit, Workload
 from planner.uniform.groups import Groups
 from planner.uniform.resize import resized
@@ -60,6 +61,7 @@ class Sample:
         self._estimated: dict[Configuration, Workload | PlannerError] = {}
         self._programs: dict[object, list[Program]] = defaultdict(list)
         self._groups = Groups(profile)
+        self._alike_in_groups: dict[tuple[int, int], bool] = {}
 
     def at(self, samples: int) -> Graph:
         """The sample's graph of so many samples.  InputError where it has no batch that can be changed."""
@@ -80,17 +82,25 @@ class Sample:
 
     def estimated(self, c: Configuration) -> Workload:
         """The same, at less cost: how tensors travel is taken from a configuration of the same kinds of parallelism,
-        and two data-parallel ranks stand for any number.  It is the workload of `c` itself where all weights divide as
-        evenly, and sizes decide nothing.  Errors as of `workload`."""
+        and two data-parallel ranks stand for any number that divides the same weights.  It is the workload of `c`
+        itself where sizes decide nothing.  Errors as of `workload`."""
         return _known(self._estimated, _traced_by(c), self._as_estimated)
 
     def follows(self, c: Configuration) -> bool:
         """Whether what is exchanged in groups of ranks follows from the layout over all ranks (`in_groups`).  Not where
-        ranks divide positions and weights are divided along with them, as tables of positions and experts may be."""
-        if c.shard_ranks is None or c.cp == 1:
-            return c.shard_ranks is not None
+        weights that all ranks divide are not those that a group does, nor where ranks divide positions and weights are
+        divided along with them, as tables of positions and experts may be."""
+        if c.shard_ranks is None or not self._divide_alike(*_shards_of(c)):
+            return False
+        if c.cp == 1:
+            return True
         units = {id(u): u for u in self.estimated(c.with_(shard_ranks=None)).units}.values()
         return not self.has_experts and all(x.kind in _PLAIN for u in units for x in (*u.gathers, *u.scatters))
+
+    def _divide_alike(self, ranks: int, group: int) -> bool:
+        if (ranks, group) not in self._alike_in_groups:
+            self._alike_in_groups[ranks, group] = divide_alike(self.graph, ranks, group)
+        return self._alike_in_groups[ranks, group]
 
     def in_groups(self, c: Configuration) -> Workload:
         """The workload of `c`, whose ZeRO divides over groups of ranks, by the layout of the same over all ranks: what
@@ -98,6 +108,9 @@ class Sample:
         return self._groups.regrouped(self.workload(c.with_(shard_ranks=None)), c)
 
     def _as_estimated(self, c: Configuration) -> Workload:
+        ranks, group = _shards_of(c)
+        if c.zero and not (self._divide_alike(ranks, min(ranks, 2)) and self._divide_alike(ranks, group)):
+            return self.workload(c)  # weights are not cut into as many shards as there are ranks
         if c.shard_ranks is not None:
             return self._groups.regrouped(self.estimated(c.with_(shard_ranks=None)), c)
         few = c.with_(dp=min(c.dp, 2 * c.ep))
@@ -172,6 +185,12 @@ class Sample:
         if self._spread is None:
             return workload
         return workload.spread(self._spread.of, self._spread.repeated, self.elements)
+
+
+def _shards_of(c: Configuration) -> tuple[int, int]:
+    """Into how many shards ZeRO cuts a weight that all data-parallel ranks hold: over all of them, and by groups."""
+    ranks = c.dp // c.ep
+    return ranks, ranks if c.shard_ranks is None else c.shard_ranks // (c.ep * c.cp)
 
 
 def _known(

@@ -26,7 +26,7 @@ from planner.lowering import Program
 from planner.planning import Request, make_plan, read_plan
 from planner.planning.schemes import in_words, parse_strategy, spelled
 from planner.pricing import Settings
-from planner.uniform import Sample, Scored, Space, best_of
+from planner.uniform import Sample, Scored, Space, best_of, prove
 from planner.uniform.least import Held, Passed
 from planner.uniform.space import _RUN, every
 
@@ -233,6 +233,24 @@ def test_where_pairs_of_devices_are_slow_a_layout_is_not_that_of_other_sizes() -
         c = parse_strategy(f"megatron:tp={tp},cp=2,micro_batch=3", devices=2 * tp, batch=3).with_(precision="fp16")
         estimated, own = predict(sample.estimated(c), c, profile), predict(sample.workload(c), c, profile)
         assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
+
+
+@pytest.mark.parametrize("strategy", ["zero3:shard=3", "zero2:shard=3", "zero3:shard=2", "zero2", "zero3"])
+def test_weights_that_not_all_ranks_divide_are_laid_out_by_themselves(strategy: str) -> None:
+    """Six ranks cut 512 rows in two, and three of them do not: they cut the 1,536 columns of queries, keys, values."""
+    profile = load_profile("v100")
+    sizes = {"layers": 2, "hidden": 512, "heads": 8, "vocab": 1024, "seq": 2048, "batch": 6}
+    model = build("gpt", {**sizes, "attention": "unfused"})
+    sample = Sample(import_bytes(model.SerializeToString(), name="gpt"), profile)
+    c = parse_strategy(f"{strategy}{',' if ':' in strategy else ':'}micro_batch=1", devices=6, batch=6)
+    c = c.with_(precision="fp16", gradient_bytes=2)
+    own = predict(sample.workload(c), c, profile)
+    assert predict(sample.estimated(c), c, profile).step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
+    assert not sample.follows(c)
+    space = Space(6, 6, sample.layers, "fp16", contexts=sample.contexts)
+    found = best_of(sample, space, None)
+    assert found.best[0].prediction.step_time_s <= own.step_time_s
+    assert prove(sample, space, None, found.best[0], found.coarse).bound_s <= own.step_time_s
 
 
 def test_prescribed_stages_micro_batches_and_recomputation_are_kept() -> None:

@@ -11,7 +11,9 @@ from planner.pricing.optimizer_parallel import divided_further
 from planner.rules.strategy import Strategy
 from planner.targets import Target
 
-__all__ = ["ranks_that_divide", "stored"]
+__all__ = ["divide_alike", "ranks_that_divide", "stored"]
+
+_FEW = 1e-3  # of all elements: so many parameters make no difference that is seen
 
 
 def ranks_that_divide(graph: Graph, ranks: int) -> int:
@@ -19,9 +21,22 @@ def ranks_that_divide(graph: Graph, ranks: int) -> int:
     of equals the largest."""
 
     def held(count: int) -> float:
-        return sum(t.elements / (count if any(s % count == 0 for s in t.shape or ()) else 1) for t in graph.parameters)
+        return sum(t.elements / (count if _even(t, count) else 1) for t in graph.parameters)
 
     return min((d for d in range(1, ranks + 1) if ranks % d == 0), key=lambda d: (held(d), -d))
+
+
+def divide_alike(graph: Graph, ranks: int, group: int) -> bool:
+    """Whether parameters are cut into shards by a group of ranks as by all of them: on either those that have even
+    shards, which are the same ones but for a thousandth of all elements."""
+    if ranks_that_divide(graph, ranks) != ranks or ranks_that_divide(graph, group) != group:
+        return False
+    differ = sum(t.elements for t in graph.parameters if _even(t, ranks) != _even(t, group))
+    return differ <= _FEW * sum(t.elements for t in graph.parameters)
+
+
+def _even(tensor: Tensor, ranks: int) -> bool:
+    return any(size % ranks == 0 for size in tensor.shape or ())
 
 
 def stored(
