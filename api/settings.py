@@ -11,6 +11,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from planner.api.jobs.eviction import ARTIFACT_BYTES
 from planner.api.jobs.sandbox import MODES, Mode
 from planner.errors import UsageError
 from planner.processors import processors
@@ -156,6 +157,15 @@ class Settings:
     )
     tenant_quota: int = field(
         default=0, metadata=_setting(_quota, "bytes that each tenant's jobs and plans may take; 0: any number", "SIZE")
+    )
+    artifact_bytes: int = field(
+        default=ARTIFACT_BYTES,
+        metadata=_setting(
+            _bytes,
+            "bytes that reports, traces, diffs and emitted files of all tenants may take; those unused for longest are "
+            "removed, and made again when somebody asks",
+            "SIZE",
+        ),
     )
     failed_retention: float = field(
         default=1.0,

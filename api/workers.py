@@ -77,6 +77,7 @@ class Workers:
             "retention-days": s.retention,
             "sandbox": s.sandbox,
             "failed-retention-days": s.failed_retention,
+            "artifact-bytes": s.artifact_bytes,
             "parent": os.getpid(),  # the worker ends soon after this process, also when that is killed
             "pulse": pulse,
         }

@@ -1,4 +1,4 @@
-"""Names of the runtimes that a plan may be for, and what of a layout each has words for."""
+"""Names of the runtimes that a plan may be for, and what of a layout each can express."""
 
 from __future__ import annotations
 

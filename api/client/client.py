@@ -1,4 +1,4 @@
-"""`Client`: one service."""
+"""`Client`: the requests of one service as methods."""
 
 from __future__ import annotations
 

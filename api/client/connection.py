@@ -64,7 +64,7 @@ class Connection:
     ) -> bytes:
         """One of them, made now if need be, and written to `to`, whole or not at all.
 
-        TargetRefuses where a target has no words for the plan, WaitTimeout where it takes longer than `timeout`.
+        TargetRefuses where a target cannot express the plan, WaitTimeout where it takes longer than `timeout`.
         """
         path = f"/v1/plans/{quote(plan_id, safe='')}/artifacts/{quote(name, safe='')}"
         content = self.made(path, "*/*", timeout).content

@@ -129,7 +129,7 @@ class LimitMet(ProblemError):
 
 
 class TargetRefuses(ProblemError):
-    """The target has no words for the plan."""
+    """The target cannot express the plan."""
 
 
 class TooMany(ProblemError):

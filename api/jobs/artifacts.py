@@ -23,7 +23,7 @@ JSON: Final = "application/json"
 
 
 class Refused(InputError):
-    """The target has no words for the plan."""
+    """The target cannot express the plan."""
 
     problem = "target-refuses"
 

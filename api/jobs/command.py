@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from planner.api.jobs.errors import StoreError
+from planner.api.jobs.eviction import ARTIFACT_BYTES
 from planner.api.jobs.forks import started
 from planner.api.jobs.limits import Limits
 from planner.api.jobs.opening import open_store
@@ -53,10 +54,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="days after which what failed and cancelled jobs brought is removed; default: as --retention-days",
     )
     parser.add_argument(
+        "--artifact-bytes",
+        type=size_with_unit,
+        default=ARTIFACT_BYTES,
+        metavar="SIZE",
+        help="bytes that reports, traces, diffs and emitted files of all tenants may take; default: 4GiB",
+    )
+    parser.add_argument(
         "--no-cache", action="store_true", help="answer no search by that of another job on an equal graph"
     )
     parser.add_argument(
-        "--sandbox", choices=MODES, default=None, help="what children are kept from; see `planner serve --help`"
+        "--sandbox", choices=MODES, default=None, help="what child processes are kept from; see `planner serve --help`"
     )
     parser.add_argument(
         "--alive",
@@ -94,6 +102,7 @@ def run(options: argparse.Namespace) -> int:
             pulse=Pulse(options.pulse, options.alive),
             failed_s=None if options.failed_retention_days is None else options.failed_retention_days * 86400.0,
             cached=not options.no_cache,
+            artifact_bytes=options.artifact_bytes,
             spans=spans_of("planner-worker"),
         )
 

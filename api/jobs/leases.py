@@ -1,4 +1,4 @@
-"""Who works on what.
+"""Leases: which worker computes which task, and until when.
 
 A worker claims a task for `LEASE_S` seconds and renews that while its child runs.  One whose lease has run out is taken
 to be dead, and its tasks wait again.  Each claim has a token of its own, and every write of a worker names it: one that

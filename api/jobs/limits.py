@@ -1,4 +1,4 @@
-"""What one child may use."""
+"""Limits of memory, processor time, files and processes for one child process."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "input-invalid": (422, "The model, plan or constraints cannot be understood"),
     "cannot-fit": (422, "No plan fits the memory of a device"),
     "no-plan": (422, "The search ended without a plan"),
-    "target-refuses": (422, "The target has no words for this plan"),
+    "target-refuses": (422, "The target cannot express this plan"),
     "verification-failed": (500, "The plan computes other numbers than the model"),
     "child-memory": (422, "The computation needs more memory than one request may have"),
     "child-cpu": (422, "The computation needs more processor time than one request may have"),

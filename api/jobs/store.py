@@ -16,6 +16,7 @@ from planner.api.jobs.blobs import Blobs
 from planner.api.jobs.database import Database, Transaction, repeated
 from planner.api.jobs.endings import end_task, give_plan
 from planner.api.jobs.errors import IdempotencyConflict, JobUnfinished, NotFound
+from planner.api.jobs.eviction import Evicted, evict
 from planner.api.jobs.joined import events_of
 from planner.api.jobs.joining import Joining, waits
 from planner.api.jobs.keys import Keys
@@ -46,7 +47,8 @@ from planner.api.jobs.webhooks import Webhooks, add_webhook
 __all__ = ["Store"]
 
 QUEUE = 100  # requests of one tenant that may wait
-USED_EVERY = 3600.0  # seconds between two notes that a result was used
+USED_EVERY = 3600.0  # seconds between two notes that a result was used,
+ASKED_EVERY = 60.0  # and that one was which may be evicted
 BEHIND_EVERY_EVENT = 2**62
 TRIED = "written to at last"  # no tenant is called so
 BEHIND_ALL = "~"  # sorts behind every ticket
@@ -226,7 +228,7 @@ class Store:
         with self.database.read() as db:
             now = db.now
             row = current_task(db, task.key)
-            if row is not None and row["used_at"] > now - USED_EVERY and row["status"] != "queued":
+            if row is not None and row["used_at"] > now - ASKED_EVERY and row["status"] != "queued":
                 state = state_of(db, row)
                 if self._joining.stands(db, row):
                     return state
@@ -360,6 +362,10 @@ class Store:
         """Removes jobs, plans and results that ended or were used longer ago, and blobs that nothing names; `failed_s`:
         seconds after which that is so of what a task that failed or was cancelled without a plan refers to."""
         return purge(self.database, self.blobs, retention_s, failed_s)
+
+    def evict(self, limit: int) -> Evicted:
+        """Removes results that no job refers to, those unused for longest first, until they take `limit` bytes."""
+        return evict(self.database, self.blobs, limit)
 
 
 def _last_job(db: Transaction) -> str | None:

@@ -1,4 +1,4 @@
-"""What of the blobs is whose."""
+"""How many bytes of blobs a tenant's jobs and plans refer to, and the removal of what nobody refers to."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from planner.api.jobs.caches import cache_of, make_room
 from planner.api.jobs.calendar import DAY_S, Calendar
 from planner.api.jobs.child import main
 from planner.api.jobs.errors import LeaseLost, StoreBusy, StoreDamaged, StoreError, StoreUnusable
+from planner.api.jobs.eviction import ARTIFACT_BYTES, Eviction
 from planner.api.jobs.forks import Child, Entry, ForkServer, begin
 from planner.api.jobs.handover import lay_in
 from planner.api.jobs.laying import Laying
@@ -75,6 +76,7 @@ class Worker:
     pulse: Pulse = field(default_factory=lambda: Pulse(None))
     failed_s: float | None = None
     cached: bool = True
+    artifact_bytes: int = ARTIFACT_BYTES
     spans: Spans | None = None
 
     def __post_init__(self) -> None:
@@ -94,6 +96,7 @@ class Worker:
         self._heard: int | None = None  # and at the last look for what is to be ended
         self._purged = time.monotonic() - PURGE_S + 60.0  # not while everything begins
         self._folder = self.store.folder / "scratch" / self.name
+        self._eviction = Eviction(self.evict)
 
     def run(self) -> None:
         """Until it is told to stop.  StoreDamaged, StoreUnusable where the store is of no more use."""
@@ -138,6 +141,7 @@ class Worker:
             self.pulse.beat()
             send_span(self.spans, self.store, slot)
             slot.child.clear()
+            self._eviction.finished(slot.claim.kind)
             self._seen = None  # there is room: look again
         self._purge()
         waits = [w for s in self._at_work for w in s.waits()]
@@ -283,6 +287,7 @@ class Worker:
             make_room(self.store.folder)
         except OSError as e:
             log.error("making room: %s", e)
+        self.evict()
         try:
             if self.retention_s is None and self.failed_s is None:
                 return
@@ -297,6 +302,16 @@ class Worker:
                 log.info("purged %s", self.store.purge(self.retention_s or NEVER_S, self.failed_s))
         except (StoreError, OSError) as e:
             log.error("purging: %s", e)
+
+    def evict(self) -> None:
+        """Removes results that can be made again, as far as they take more than they may."""
+        try:
+            evicted = self.store.evict(self.artifact_bytes)
+        except (StoreError, OSError) as e:
+            log.error("evicting: %s", e)
+        else:
+            if evicted.tasks:
+                log.info("evicted %s", evicted)
 
     def _leave(self) -> None:
         """Gives back what is held, and ends the children."""

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Final
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Request, Response
 
+from planner.api.arguments import IfNoneMatch, PlanId, Prefer
 from planner.api.auth import Tenant
+from planner.api.computed import PENDING, computed, explanation_of, sources
 from planner.api.descriptions import BINARY, header, link, problems
 from planner.api.errors import COMPUTED, Problem
-from planner.api.jobs.records import Plan, TaskState
+from planner.api.jobs.blobs import Blob
+from planner.api.jobs.records import Plan
 from planner.api.jobs.tasks import Task
-from planner.api.links import progress_of
 from planner.api.respond import document
-from planner.api.routes.plans import PlanId, Prefer
-from planner.api.schemas import Artifact, Artifacts, Pending
-from planner.api.service import PATIENCE, Service, preferred_wait, service_of
+from planner.api.schemas import Artifact, Artifacts
+from planner.api.service import Service, service_of
 from planner.emit import TARGETS
 
-__all__ = ["explanation_of", "pending", "router", "sources", "waits"]
+__all__ = ["router"]
 
 router = APIRouter(tags=["artifacts"])
 
@@ -34,11 +35,6 @@ FOUND: Final = {
     "search.json": "application/json",
     "summary.txt": "text/plain",
     "model.onnx": "application/octet-stream",
-}
-PENDING: Final = {
-    "model": Pending,
-    "description": "It is being made",
-    "headers": {"Retry-After": header("Seconds to wait before asking again.", "integer")},
 }
 
 
@@ -105,34 +101,21 @@ async def get_artifact(
     plan_id: PlanId,
     name: str,
     prefer: Prefer = None,
-    if_none_match: Annotated[str | None, Header(description="ETags that the caller has.")] = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Waits for what has to be made first: 20 s, or as long as `Prefer: wait=N` says."""
     service = service_of(request)
     plan = await service.look(service.store.plan, tenant, plan_id)
+
+    def headers(blob: Blob) -> dict[str, str]:
+        return {"content-disposition": f'{_shown(blob.media_type)}; filename="{plan.name}-{name}"'}
+
     if name in plan.files:
         blob = plan.files[name]
-    elif name in MADE:
-        state = await service.made(_task(service, plan, name), tenant, waits(request))
-        if not state.ended:
-            return pending(request, state)
-        blob = next(iter(state.result.values()))
-    else:
-        raise Problem("not-found", f"artifact {name[:100]!r}: expected one of {', '.join((*FOUND, *MADE))}")
-    disposition = f'{_shown(blob.media_type)}; filename="{plan.name}-{name}"'
-    return await service.sent(request, blob, tenant, {"content-disposition": disposition})
-
-
-def sources(plan: Plan, *, model: bool = True) -> dict[str, str]:
-    """Digests of what artifacts are made of; without the model, which may be lost, where it is not read."""
-    names = ("plan.json", "model.onnx") if model else ("plan.json",)
-    return {n: plan.files[n].digest for n in names if n in plan.files}
-
-
-def explanation_of(service: Service, plan: Plan, operator: str | None, alternatives: int) -> Task:
-    """Equal to the one that another route asks for."""
-    options = {"operator": operator, "alternatives": alternatives}
-    return service.task(plan.tenant, "explanation", sources(plan), options)
+        return await service.sent(request, blob, tenant, headers(blob))
+    if name in MADE:
+        return await computed(request, service, tenant, _task(service, plan, name), headers)
+    raise Problem("not-found", f"artifact {name[:100]!r}: expected one of {', '.join((*FOUND, *MADE))}")
 
 
 def _task(service: Service, plan: Plan, name: str) -> Task:
@@ -141,17 +124,6 @@ def _task(service: Service, plan: Plan, name: str) -> Task:
     target = TARGETS.get(name.removesuffix(".zip"))
     inputs = sources(plan, model=target is not None and "model" in target.needs)
     return service.task(plan.tenant, "artifact", inputs, {"name": name})
-
-
-def waits(request: Request) -> float:
-    """Seconds to wait for what a request asks for."""
-    preferred = preferred_wait(request, service_of(request))
-    return PATIENCE if preferred is None else preferred
-
-
-def pending(request: Request, state: TaskState) -> Response:
-    body = Pending(status="running" if state.status == "running" else "queued", progress=progress_of(state.progress))
-    return document(request, body, status=202, headers={"retry-after": "1"})
 
 
 def _shown(media_type: str) -> str:

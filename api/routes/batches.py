@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
 
 from planner.api.admission import admitted_together, expect_body
+from planner.api.arguments import IdempotencyKey
 from planner.api.auth import Tenant, within_rate
 from planner.api.descriptions import BINARY, header, problems
 from planner.api.errors import Problem
@@ -16,9 +17,9 @@ from planner.api.jobs.tasks import Submission
 from planner.api.links import job_of
 from planner.api.options import PlanQuery
 from planner.api.respond import document
-from planner.api.routes.plans import REFUSALS, IdempotencyKey, webhook_of
 from planner.api.schemas import Batch
 from planner.api.service import service_of
+from planner.api.submission import REFUSALS, webhook_of
 from planner.api.uploads import received
 from planner.errors import UsageError
 from planner.requests.wording import in_keywords

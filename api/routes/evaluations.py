@@ -7,12 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from planner.api.admission import admitted, expect_body
+from planner.api.arguments import IdempotencyKey, Prefer
 from planner.api.auth import Tenant
 from planner.api.descriptions import model_body, problems
 from planner.api.errors import Problem
 from planner.api.options import EvaluationQuery, refuse_repeated
-from planner.api.routes.plans import ANSWERS, REFUSALS, IdempotencyKey, Prefer, submitted, webhook_of
 from planner.api.service import service_of
+from planner.api.submission import ANSWERS, REFUSALS, submitted, webhook_of
 from planner.api.uploads import Upload, received
 from planner.errors import UsageError
 

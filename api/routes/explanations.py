@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
+from planner.api.arguments import IfNoneMatch, PlanId, Prefer
 from planner.api.auth import Tenant
+from planner.api.computed import PENDING, computed, explanation_of
 from planner.api.descriptions import header, problems
 from planner.api.errors import COMPUTED
-from planner.api.routes.artifacts import PENDING, explanation_of, pending, waits
-from planner.api.routes.plans import PlanId, Prefer
 from planner.api.service import service_of
 
 __all__ = ["router"]
@@ -42,13 +42,9 @@ async def get_explanation(
     ] = None,
     alternatives: Annotated[int, Query(ge=1, le=20, description="How many of the best.")] = 3,
     prefer: Prefer = None,
-    if_none_match: Annotated[str | None, Header(description="ETags that the caller has.")] = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Every alternative is searched again with it pinned: this may take as long as some searches."""
     service = service_of(request)
     plan = await service.look(service.store.plan, tenant, plan_id)
-    state = await service.made(explanation_of(service, plan, operator, alternatives), tenant, waits(request))
-    if not state.ended:
-        return pending(request, state)
-    blob = next(iter(state.result.values()))
-    return await service.sent(request, blob, tenant)
+    return await computed(request, service, tenant, explanation_of(service, plan, operator, alternatives))

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Header, Path, Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from planner.api.arguments import Cursor, Limit, Prefer
 from planner.api.auth import Tenant, tenant_of
 from planner.api.descriptions import header, link, problems
 from planner.api.errors import Problem
@@ -21,9 +22,9 @@ from planner.api.links import job_of
 from planner.api.moments import moment
 from planner.api.pages import next_link
 from planner.api.respond import document
-from planner.api.routes.plans import JOB_LINKS, PLAN_LINKS, Cursor, Limit, Prefer
 from planner.api.schemas import Job, Jobs
 from planner.api.service import Service, preferred_wait, service_of
+from planner.api.submission import JOB_LINKS, PLAN_LINKS
 
 __all__ = ["router"]
 

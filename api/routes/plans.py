@@ -2,85 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from planner.api.admission import admitted, expect_body
-from planner.api.auth import Tenant, mark_of
+from planner.api.arguments import Cursor, IdempotencyKey, IfNoneMatch, Limit, PlanId, Prefer
+from planner.api.auth import Tenant
 from planner.api.descriptions import header, link, model_body, problems
 from planner.api.errors import Problem
-from planner.api.jobs.records import JobRecord
-from planner.api.links import entry_of, job_of
+from planner.api.links import entry_of
 from planner.api.options import PlanQuery, refuse_repeated
 from planner.api.pages import next_link
 from planner.api.respond import document, matches
-from planner.api.schemas import Job, Plans
-from planner.api.service import Service, preferred_wait, service_of
+from planner.api.schemas import Plans
+from planner.api.service import service_of
+from planner.api.submission import ANSWERS, REFUSALS, submitted, webhook_of
 from planner.api.uploads import received
-from planner.api.webhooks import checked
 
-__all__ = [
-    "ANSWERS",
-    "JOB_LINKS",
-    "PLAN_LINKS",
-    "REFUSALS",
-    "Cursor",
-    "IdempotencyKey",
-    "Limit",
-    "PlanId",
-    "Prefer",
-    "router",
-    "submitted",
-    "webhook_of",
-]
+__all__ = ["router"]
 
 router = APIRouter(tags=["plans"])
-
-PlanId = Annotated[str, Path(description="Id of a plan.", json_schema_extra={"pattern": "^[0-9a-f]{32}$"})]
-Limit = Annotated[int, Query(ge=1, le=200, description="Entries of a page.")]
-Cursor = Annotated[str | None, Query(description="`next` of the page before.", max_length=500)]
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        min_length=1,
-        max_length=200,
-        pattern=r"^[!-~]+$",
-        description="Sent again with the same request, the answer is the same job.",
-    ),
-]
-Prefer = Annotated[
-    str | None,
-    Header(description="`wait=N`: answer once the job has ended, or after N seconds.", examples=["wait=30"]),
-]
-
-JOB_LINKS = {
-    "job": link("getJob", "The job.", job_id="$response.body#/id"),
-    "events": link("getJobEvents", "Its events.", job_id="$response.body#/id"),
-    "cancel": link("cancelJob", "Ends it with the best plan so far.", job_id="$response.body#/id"),
-}
-PLAN_LINKS = {
-    "plan": link("getPlan", "Its plan.", plan_id="$response.body#/plan"),
-    "artifacts": link("listArtifacts", "Files made of its plan.", plan_id="$response.body#/plan"),
-}
-_HEADERS = {"Location": header("The job."), "Preference-Applied": header("`wait=N`, where it was.", required=False)}
-ANSWERS: Final[Mapping[int | str, dict[str, Any]]] = {
-    200: {"model": Job, "description": "The job, ended", "headers": _HEADERS, "links": JOB_LINKS | PLAN_LINKS},
-    202: {
-        "model": Job,
-        "description": "The job, which goes on",
-        "headers": _HEADERS | {"Retry-After": header("Seconds to wait before asking again.", "integer")},
-        "links": JOB_LINKS,
-    },
-}
-
-
-# What may be said to whoever sends a model.
-REFUSALS: Final = (
-    *("origin-forbidden", "body-timeout", "too-large", "unsupported-media-type", "validation", "usage"),
-    *("idempotency-key-reused", "input-lost", "queue-full", "quota-exceeded", "storage-full"),
-)
 
 
 @router.post(
@@ -114,28 +56,6 @@ async def create_plan(
         service.metrics.uploaded.inc(upload.size)
         job = await admitted(service, tenant, task, upload, name, idempotency_key, webhook)
     return await submitted(request, service, job)
-
-
-async def webhook_of(request: Request, service: Service, url: str | None) -> tuple[str, str] | None:
-    """URL and secret of the webhook that a request asks for.  Problem where it may not have it."""
-    if url is None:
-        return None
-    secret = await service.look(mark_of, request, service)
-    if secret is None:
-        raise Problem("usage", "webhook: it is signed by the key of the request, and the service has no keys")
-    return checked(url, service.settings.webhook_hosts), secret
-
-
-async def submitted(request: Request, service: Service, job: JobRecord) -> Response:
-    """The job, waited for where the caller prefers that."""
-    headers = {"location": f"/v1/jobs/{job.id}"}
-    wait = preferred_wait(request, service, job.tenant)
-    if wait is not None:
-        job = await service.finished_job(job, wait)
-        headers["preference-applied"] = f"wait={wait}"
-    if wait is not None and job.ended:
-        return document(request, job_of(job), headers=headers)
-    return document(request, job_of(job), status=202, headers=headers | {"retry-after": "1"})
 
 
 @router.get(
@@ -178,7 +98,7 @@ async def get_plan(
     request: Request,
     tenant: Tenant,
     plan_id: PlanId,
-    if_none_match: Annotated[str | None, Header(description="ETags that the caller has.")] = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     service = service_of(request)
     blob = (await service.look(service.store.plan, tenant, plan_id)).files["plan.json"]

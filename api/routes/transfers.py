@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
+from planner.api.arguments import IfNoneMatch, PlanId, Prefer
 from planner.api.auth import Tenant
+from planner.api.computed import PENDING, computed
 from planner.api.descriptions import header, problems
 from planner.api.errors import COMPUTED
-from planner.api.routes.artifacts import PENDING, pending, waits
-from planner.api.routes.plans import Prefer
 from planner.api.service import service_of
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["transfers"])
-
-Side = Annotated[str, Path(description="Id of a plan.", json_schema_extra={"pattern": "^[0-9a-f]{32}$"})]
 
 
 @router.get(
@@ -38,8 +36,8 @@ Side = Annotated[str, Path(description="Id of a plan.", json_schema_extra={"patt
 async def get_transfer(
     request: Request,
     tenant: Tenant,
-    a: Side,
-    b: Side,
+    a: PlanId,
+    b: PlanId,
     lost: Annotated[
         str,
         Query(
@@ -51,14 +49,11 @@ async def get_transfer(
         Literal["adam", "momentum", "sgd"], Query(description="Whose state moves with the parameters.")
     ] = "adam",
     prefer: Prefer = None,
-    if_none_match: Annotated[str | None, Header(description="ETags that the caller has.")] = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:  # fmt: skip
     """As `planner checkpoint plan --from A --to B --json`."""
     service = service_of(request)
     plans = {side: await service.look(service.store.plan, tenant, plan) for side, plan in (("a", a), ("b", b))}
     inputs = {side: plan.files["plan.json"].digest for side, plan in plans.items()}
     options = {"lost": sorted({int(r) for r in lost.split(",") if r}), "optimizer": optimizer}
-    state = await service.made(service.task(tenant, "transfer", inputs, options), tenant, waits(request))
-    if not state.ended:
-        return pending(request, state)
-    return await service.sent(request, next(iter(state.result.values())), tenant)
+    return await computed(request, service, tenant, service.task(tenant, "transfer", inputs, options))

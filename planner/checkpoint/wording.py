@@ -1,4 +1,4 @@
-"""How names are told in messages."""
+"""Lists of names for messages, cut short."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ COMMANDS = {
     ),
     "resume": (
         "planner.cli.commands.resume",
-        "plan anew for the devices that are left of a training, and say where its state comes from",
+        "search a plan for the devices that are left of a training, and say where its state comes from",
     ),
     "cache": ("planner.cli.commands.cache", "show or clear the cached plans"),
     "build": ("planner.cli.commands.build", "build a model graph of any size, without weights"),
@@ -51,7 +51,7 @@ COMMANDS = {
     "evaluate": ("planner.cli.commands.evaluate", "price a known parallel configuration, or a plan, on a model"),
     "explain": (
         "planner.cli.commands.explain",
-        "say what the choices of a plan cost, what others would cost, and what limits the plan",
+        "say what the choices of a plan cost, what alternatives would cost, and what limits the plan",
     ),
     "emit": ("planner.cli.commands.emit", "write a plan as the files that a runtime loads"),
     "report": ("planner.cli.commands.report", "show a plan: in the terminal, as a page, or as a trace of its step"),

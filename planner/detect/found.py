@@ -1,4 +1,4 @@
-"""What was found, as values."""
+"""What the vendors' programs say of a machine: devices, their links, and the report of all."""
 
 from __future__ import annotations
 

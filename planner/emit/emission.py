@@ -1,4 +1,4 @@
-"""What an emitter gives back."""
+"""`Emission`: the files of a target, and what of the plan they do not carry."""
 
 from __future__ import annotations
 

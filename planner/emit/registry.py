@@ -254,7 +254,7 @@ def emit(target: str, given: Given) -> Emission:
 
 
 def check_order(plan: PlanDocument, target: str) -> None:
-    """InputError where the passes of a pipeline run in an order that the target has no words for."""
+    """InputError where the passes of a pipeline run in an order that the target cannot express."""
     order = plan.schedule.pass_order
     orders = TARGETS[target].orders
     if plan.schedule.stages > 1 and orders is not None and order not in orders:
@@ -267,15 +267,15 @@ def check_order(plan: PlanDocument, target: str) -> None:
 
 
 def check_parts(plan: PlanDocument, target: str) -> None:
-    """InputError where a parameter is split in equal parts, for which only some targets have words."""
+    """InputError where a parameter is split in equal parts, which only some targets can express."""
     for name, p in plan.parameters.items():
         for layout in (p.stored, *p.compute):
             if layout.parts:
                 able = ", ".join(sorted(IN_PARTS - {"any"}))
                 raise InputError(
                     f"plan: parameter {name} lies as {layout.layout()}, split in each of its equal parts (queries, "
-                    f"keys and values of one product). `planner run` executes that, and {able} have words for it; "
-                    f"{target} has none: search again with --target {target}, which splits nothing so"
+                    f"keys and values of one product). `planner run` executes that, and {able} can express it; "
+                    f"{target} cannot: search again with --target {target}, which offers no such split"
                 )
 
 

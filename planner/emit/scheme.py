@@ -76,7 +76,7 @@ class Scheme:
         return self.ranks("expert")
 
     def check_busy(self, target: str) -> None:
-        """InputError where devices do nothing of their own, which no launcher has words for."""
+        """InputError where devices do nothing of their own, which no launcher can express."""
         idle = [a for a, use in self.uses.items() if use == "idle" and self.sizes[a] > 1]
         if idle:
             raise InputError(
@@ -199,8 +199,8 @@ def _of_activations(plan: PlanDocument, axis: str, target: str) -> AxisUse:
     for name, op in plan.operators.items():
         if any(axis in _axes(r.layout()) for r in op.results if r is not None):
             raise InputError(
-                f"plan: mesh axis {axis} splits the work of {name}, but no input and no weight; {target} has no words "
-                "for that: pin the inputs split along samples, or use --target torch"
+                f"plan: mesh axis {axis} splits the work of {name}, but no input and no weight; {target} cannot "
+                "express that: pin the inputs split along samples, or use --target torch"
             )
     return "idle"
 

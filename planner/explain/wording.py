@@ -1,4 +1,4 @@
-"""Differences in words."""
+"""Why an alternative loses, in words: which parts of the step and of the objective grow."""
 
 from __future__ import annotations
 

@@ -135,8 +135,8 @@ def vjp(
 
 
 def is_float(x: Array) -> bool:
-    """Whether gradients can flow into the array (bfloat16 is no sub-type of numpy's floating)."""
-    return bool(np.issubdtype(x.dtype, np.floating)) or x.dtype.name.startswith(("bfloat", "float"))
+    """Whether gradients can flow into the array (bfloat16 and the 8-bit types are none of numpy's own)."""
+    return x.dtype.kind == "f" or x.dtype.name.startswith(("bfloat", "float"))
 
 
 def _widen(x: Array | None) -> Array | None:

@@ -1,4 +1,4 @@
-"""Models: read, or built in any size."""
+"""`planner.load` and `planner.build`: models from files, and of known architectures in any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan as the files that a runtime loads."""
+"""`plan.emit`: the files of a target."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Emission:
 
     target  the runtime
     files   path below the folder → content
-    lost    what of the plan it has no words for
+    lost    what of the plan it cannot express
     out     the folder that they were written to, if they were
     others  files that were in that folder before, and are not of this plan
     """
@@ -45,7 +45,7 @@ class Emission:
     def __str__(self) -> str:
         lines = [str(p) for p in self.paths] or list(self.files)
         if self.lost:
-            lines += [f"not in these files ({self.target} has no words for it):", *(f"  {line}" for line in self.lost)]
+            lines += [f"not in these files ({self.target} cannot express it):", *(f"  {line}" for line in self.lost)]
         return "\n".join(lines)
 
     def __repr__(self) -> str:

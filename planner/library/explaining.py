@@ -1,4 +1,4 @@
-"""Why a plan is as it is."""
+"""`plan.explain`: what a plan's choices cost, and their alternatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model to plan for."""
+"""`planner.Model`: a model that is planned for, imported once for each batch."""
 
 from __future__ import annotations
 

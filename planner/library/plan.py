@@ -1,4 +1,4 @@
-"""A plan, with all that it says."""
+"""`planner.Plan`: a plan, its figures, and what can be made of it."""
 
 from __future__ import annotations
 

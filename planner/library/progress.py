@@ -1,4 +1,4 @@
-"""Who hears how far a search is."""
+"""`planner.Progress`, and the watch that passes it to a caller's function."""
 
 from __future__ import annotations
 

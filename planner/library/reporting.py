@@ -1,4 +1,4 @@
-"""A plan as pictures."""
+"""`planner.Report`: a plan as a page or as text, shown in a notebook or written to a file."""
 
 from __future__ import annotations
 

@@ -1,22 +1,28 @@
-"""`planner.search`: the main job."""
+"""`planner.search`: the best plan for a model and a machine."""
 
 from __future__ import annotations
 
 import operator
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from planner.errors import NoPlanError, OptionError
 from planner.library.machine import Machine, settled_machine
 from planner.library.model import Model, Proto, model_of
 from planner.library.options import SearchOptions, documented, given_options
 from planner.library.plan import Plan
-from planner.library.progress import Listener, watch_of
+from planner.library.progress import Listener, ListenerWatch, watch_of
 from planner.library.wording import in_keywords, worded
 from planner.requests.cancel import Cancellation, cancelled_by_interrupt
 from planner.requests.search import SearchRequest
+
+if TYPE_CHECKING:
+    from planner.requests.answer import Answer
+    from planner.requests.searcher import Searcher
 
 __all__ = ["search"]
 
@@ -89,7 +95,6 @@ def _searched(
     from planner.cache import Store, default_folder
     from planner.requests.answer import Answer
     from planner.requests.key import request_key
-    from planner.requests.record_file import read_record, record_text
     from planner.requests.values import bindings, cache_size
 
     watch = watch_of(progress, cancellation)
@@ -104,33 +109,38 @@ def _searched(
         from planner.requests.searcher import Searcher
 
         same = bindings(request.bind) == dict(model.bind)
-        with cancelled_by_interrupt(cancellation):
-            try:
-                searcher = Searcher(
-                    request,
-                    store,
-                    key,
-                    cancellation,
-                    watch,
-                    graphs=model.graphs if same else {},
-                    source=model.source,
-                )
-                _ = searcher.prepared.graph
-                if cancellation.cancelled:
-                    raise NoPlanError("cancelled before the search began: there is no plan yet")
-                answer = searcher.search(devices)
-            except BaseException:
-                watch.raise_failure()  # of the listener, which is why the search ended
-                raise
-            finally:
-                cancellation.searching = False
+        graphs = model.graphs if same else {}
+        begun = partial(Searcher, request, store, key, cancellation, watch, graphs=graphs, source=model.source)
+        answer = _answer(begun, devices, cancellation, watch)
     watch.raise_failure()
-    own_model = Model(model.source, bindings(request.bind), request.batch)
-    record = read_record(record_text(answer.record, answer.plans, timed=not request.reproducible))
+    return _best_of(answer, Model(model.source, bindings(request.bind), request.batch), timed=not request.reproducible)
+
+
+def _answer(begun: Callable[[], Searcher], devices: int, cancellation: Cancellation, watch: ListenerWatch) -> Answer:
+    """By a search, which the first Ctrl-C ends with the best plan so far."""
+    with cancelled_by_interrupt(cancellation):
+        try:
+            searcher = begun()
+            _ = searcher.prepared.graph
+            if cancellation.cancelled:
+                raise NoPlanError("cancelled before the search began: there is no plan yet")
+            return searcher.search(devices)
+        except BaseException:
+            watch.raise_failure()  # of the listener, which is why the search ended
+            raise
+        finally:
+            cancellation.searching = False
+
+
+def _best_of(answer: Answer, model: Model, *, timed: bool) -> Plan:
+    """The best plan, with the others of the answer."""
+    from planner.requests.record_file import read_record, record_text
+
+    record = read_record(record_text(answer.record, answer.plans, timed=timed))
     plans = [
         Plan(
             text,
-            own_model,
+            model,
             figures=document | {"cached": answer.cached, "cancelled": answer.cancelled},
             stripped=answer.model,
             record=record,

@@ -1,4 +1,4 @@
-"""What a plan says, row by row."""
+"""A plan's operators, parameters and collectives as rows of plain values, such as a data frame takes."""
 
 from __future__ import annotations
 

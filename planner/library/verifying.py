@@ -1,4 +1,4 @@
-"""The verdict on a plan."""
+"""`planner.Verification`: the verdict of `planner.verify` on a plan."""
 
 from __future__ import annotations
 

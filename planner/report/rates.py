@@ -1,4 +1,4 @@
-"""What a step does per second, in words."""
+"""Samples, tokens and operations per second of a step, as one line."""
 
 from __future__ import annotations
 

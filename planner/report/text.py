@@ -120,7 +120,7 @@ def _pins(planned: Planned) -> list[str]:
 
 
 def _narrowed(planned: Planned) -> list[str]:
-    """What was not searched since the target has no words for it."""
+    """What was not searched since the target cannot express it."""
     target = planned.request.settings.target
     return [f"target      {target}: {NARROWED[target]}"] if target in NARROWED else []
 

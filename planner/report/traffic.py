@@ -7,7 +7,7 @@ Bytes are those that a device sends, on average over the devices of its stage, w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -57,6 +57,23 @@ class _Ways:
         return _Way(size, ring / members if members else 1.0, pairs / members if members else 1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """Bytes that a device of a stage sends in a step, by one collective or to another stage."""
+
+    stage: int
+    axes: str
+    what: str
+    way: _Way
+    bytes: float
+    ring: bool
+
+    @property
+    def inside(self) -> float:
+        """The part of them that stays in servers."""
+        return self.way.ring if self.ring else self.way.pairs
+
+
 def traffic(plan: PlanDocument) -> dict[str, Any] | None:
     """None of more than `MOST` devices.  `rows`: for each stage and set of mesh axes, what is sent and how much of it
     between servers, in bytes of a step that a device sends; `links`: what the profile says that a device
@@ -65,22 +82,38 @@ def traffic(plan: PlanDocument) -> dict[str, Any] | None:
         return None
     per_server = plan.cluster.devices_per_server or plan.devices
     ways = _Ways(plan, per_server)
-    rows: dict[tuple[int, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+    rows: dict[tuple[int, str, str], list[_Sent]] = defaultdict(list)
+    for sent in (*_redistributed(plan, ways), *_inside(plan, ways), *_across(plan, ways), *_handed_on(plan, ways)):
+        rows[sent.stage, sent.axes, sent.what].append(sent)
+    return {
+        "per_server": per_server,
+        "servers": -(-plan.devices // per_server),
+        "links": _links(plan),
+        "rows": [_row(rows[key]) for key in sorted(rows) if sum(sent.bytes for sent in rows[key]) >= 1],
+    }
 
-    def add(stage: int, axes: str, what: str, way: _Way, sent: float, ring: bool) -> None:
-        row = rows[stage, axes, what]
-        inside = way.ring if ring else way.pairs
-        row[0] += 1
-        row[1] += sent * inside
-        row[2] += sent * (1 - inside)
-        row[3] = way.ranks
 
-    passes = plan.schedule.micro_batches
+def _row(parts: Sequence[_Sent]) -> dict[str, Any]:
+    last = parts[-1]
+    return {
+        "stage": last.stage,
+        "axes": last.axes,
+        "what": last.what,
+        "ranks": last.way.ranks,
+        "count": len(parts),
+        "inside_bytes": round(sum(sent.bytes * sent.inside for sent in parts)),
+        "between_bytes": round(sum(sent.bytes * (1 - sent.inside) for sent in parts)),
+    }
+
+
+def _redistributed(plan: PlanDocument, ways: _Ways) -> Iterator[_Sent]:
+    """By redistributions, whose bytes are those of the whole tensor of a group."""
     stage_of = {t: o.stage for o in plan.operators.values() for t in o.outputs}
     reader_of: dict[str, int] = {}
     for o in plan.operators.values():
         for t in o.inputs:
             reader_of.setdefault(t, o.stage)
+    passes = plan.schedule.micro_batches
     each_pass = plan.schedule.run.get("zero") in (2, 3)
     for r in plan.redistributions:
         stored = r.tensor in plan.parameters
@@ -91,37 +124,42 @@ def traffic(plan: PlanDocument) -> dict[str, Any] | None:
             if s.kind in _FREE or not s.axes:
                 continue
             way = ways.of(tuple(s.axes), stage)
-            ring = s.kind in _RING
-            sent = s.bytes * _RING.get(s.kind, 1) * (way.ranks - 1) / way.ranks
-            if not ring:
-                sent = sent / way.ranks if s.kind == "all_to_all" else s.bytes
-            add(stage, ".".join(s.axes), what, way, sent * times, ring)
+            if s.kind in _RING:
+                sent = s.bytes * _RING[s.kind] * (way.ranks - 1) / way.ranks
+            elif s.kind == "all_to_all":
+                sent = s.bytes * (way.ranks - 1) / way.ranks / way.ranks
+            else:
+                sent = s.bytes
+            yield _Sent(stage, ".".join(s.axes), what, way, sent * times, s.kind in _RING)
+
+
+def _inside(plan: PlanDocument, ways: _Ways) -> Iterator[_Sent]:
+    """By collectives inside operators, whose bytes are the payload of one rank."""
     for o in plan.operators.values():
         for c in o.inner:
             way = ways.of(tuple(c.axes), o.stage)
-            around = {"all_gather": way.ranks - 1, "reduce_scatter": (way.ranks - 1) / way.ranks}
-            around |= {"all_reduce": 2 * (way.ranks - 1) / way.ranks, "all_to_all": (way.ranks - 1) / way.ranks}
-            add(o.stage, ".".join(c.axes), "activations", way, c.bytes * c.count * around.get(c.kind, 1) * passes,
-                c.kind in _RING)  # fmt: skip
+            others = (way.ranks - 1) / way.ranks
+            around = {"all_gather": way.ranks - 1, "reduce_scatter": others, "all_reduce": 2 * others}
+            around["all_to_all"] = others
+            sent = c.bytes * c.count * around.get(c.kind, 1) * plan.schedule.micro_batches
+            yield _Sent(o.stage, ".".join(c.axes), "activations", way, sent, c.kind in _RING)
+
+
+def _across(plan: PlanDocument, ways: _Ways) -> Iterator[_Sent]:
+    """Gradients of parameters that several stages read, summed among these."""
     for p in plan.parameters.values():
         if p.across is not None:
             way = ways.among(p.across.groups)
             for stage in p.stages:
-                add(stage, "stages", "gradients", way, 2 * p.across.bytes * (way.ranks - 1) / way.ranks, True)
+                yield _Sent(stage, "stages", "gradients", way, 2 * p.across.bytes * (way.ranks - 1) / way.ranks, True)
+
+
+def _handed_on(plan: PlanDocument, ways: _Ways) -> Iterator[_Sent]:
+    """From stage to stage."""
     size = plan.mesh.devices
     for (stage, to, what), sent in _sends(plan).items():
         way = ways.among([[stage * size + r, to * size + r] for r in range(size)])
-        add(stage, "stages", what, way, sent * passes, False)
-    return {
-        "per_server": per_server,
-        "servers": -(-plan.devices // per_server),
-        "links": _links(plan),
-        "rows": [
-            {"stage": s, "axes": a, "what": w, "ranks": round(r[3]), "count": round(r[0]), "inside_bytes": round(r[1]),
-             "between_bytes": round(r[2])}
-            for (s, a, w), r in sorted(rows.items()) if r[1] + r[2] >= 1
-        ],
-    }  # fmt: skip
+        yield _Sent(stage, "stages", what, way, sent * plan.schedule.micro_batches, False)
 
 
 def _sends(plan: PlanDocument) -> dict[tuple[int, int, str], float]:

@@ -15,6 +15,7 @@ from planner.planning.pipeline import global_batch
 from planner.planning.request import STRATEGY, source_of
 from planner.planning.schemes import parse_strategy, spelled
 from planner.planning.schemes.pins import constraints_of_configuration
+from planner.planning.targets import said_by
 from planner.requests.search import SearchRequest
 from planner.search.control import Control
 from planner.targets import BY_DEGREES
@@ -48,7 +49,7 @@ def take_strategy(
     _check_target(source, c, options.target, graph)
     if c.micro_batches > 1:
         graph = load(c.micro_batch * c.dp)
-    pins = constraints_of_configuration(graph, c, source, options.target)
+    pins = constraints_of_configuration(said_by(options.target, graph), c, source, options.target)
     return c.pp, c.micro_batches, "blocks" if runs_blocks_again(c) else "none", c, pins
 
 

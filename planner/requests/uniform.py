@@ -37,7 +37,7 @@ _SHARE = 0.85  # of a time limit
 _SHORTEST = 1.0  # seconds of a time limit under which operators alone are searched, unless more is asked for
 _WHY = {
     "memory": "are too large for a device",
-    "target": "it has no words for",
+    "target": "it cannot express",
     "model": "do not divide the model",
 }
 _BEGUN = 3  # of the fastest configurations, from which single changes begin

@@ -14,7 +14,7 @@ __all__ = ["Uniform"]
 _REJECTED = {
     "memory": "too large for a device",
     "model": "that do not divide the model",
-    "target": "that the target has no words for",
+    "target": "that the target cannot express",
     "bound": "slower by a bound",
 }
 

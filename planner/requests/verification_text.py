@@ -1,4 +1,4 @@
-"""A verification in words."""
+"""The verdict of `planner verify` as text, from its JSON document."""
 
 from __future__ import annotations
 

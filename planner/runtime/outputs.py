@@ -27,10 +27,11 @@ def whole(value: Tensor, layout: Layout, mesh: DeviceMesh, context: Context) -> 
 
 
 def own_loss(graph: Graph, stage: Stage, taken: Taken) -> Tensor | None:
-    """The mean over the micro-batches, a scalar in single precision; None on stages that do not compute it.  The ranks
-    of a stage call it together."""
+    """The mean over the micro-batches, a scalar in single precision or a wider one; None on stages that do not compute
+    it.  The ranks of a stage call it together."""
     found = taken.outputs.get(graph.loss or graph.outputs[0], {})
-    values = [whole(value, layout, stage.mesh, stage.context).float() for layout, value in found.values()]
+    values = [whole(value, layout, stage.mesh, stage.context) for layout, value in found.values()]
+    values = [v.to(torch.promote_types(v.dtype, torch.float32)) for v in values]
     return torch.stack(values).mean(0).reshape(()) if values else None
 
 
@@ -40,6 +41,7 @@ def step_loss(graph: Graph, stage: Stage, taken: Taken) -> Tensor:
     device = stage.context.device
     if len(stage.staged.passes.stages) == 1:
         return torch.zeros((), device=device) if own is None else own
-    has = torch.tensor(float(own is not None), device=device)
+    wide = getattr(torch, graph.tensors[graph.loss or graph.outputs[0]].dtype)
+    has = torch.tensor(float(own is not None), device=device, dtype=torch.promote_types(wide, torch.float32))
     both = all_reduce(torch.stack([has * 0.0 if own is None else own, has]), dist.group.WORLD)
     return both[0] / both[1]

@@ -33,7 +33,7 @@ def axis_order(mesh: DeviceMesh, layouts: Iterable[Layout]) -> tuple[str, ...]:
 
 
 def is_parted(tensor: Any) -> bool:
-    """Whether a DTensor's shards hold pieces that lie apart: no file format of shards has words for these."""
+    """Whether a DTensor's shards hold pieces that lie apart: no file format of shards can express these."""
     return isinstance(tensor, DTensor) and any(isinstance(p, _StridedShard) for p in tensor.placements)
 
 

@@ -70,7 +70,7 @@ class Stage:
         own = set(self.chunks)
         self.bound = {op.name: bind(self.program, op, context) for op in self.graph.ops
                       if staged.chunk_of[op.name] in own}  # fmt: skip
-        self.fixed = fixed_operators(self.graph)
+        self.fixed = fixed_operators(self.graph) - self._changed()
         self.draws = {n for n, b in self.bound.items() if drawing and _draws(b.op) and n not in self.fixed}
         self.passing: dict[int, Passing] = {k: passing(self.program, staged, k) for k in self.chunks}
         self.resident: dict[Key, Tensor] = {}
@@ -103,6 +103,15 @@ class Stage:
         return self.operators.fallbacks
 
     # Preparation
+
+    def _changed(self) -> set[str]:
+        """Operators that read what a step changes, directly or by others."""
+        changed, found = set(self.changing), set()
+        for op in self.graph.ops:
+            if any(t in changed for t in op.inputs):
+                found.add(op.name)
+                changed.update(op.outputs)
+        return found
 
     def _lay_out(self, constants: Mapping[str, Array | Tensor]) -> None:
         """Constants, and what is made of them alone."""

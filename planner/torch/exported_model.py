@@ -57,6 +57,7 @@ class ExportedStep:
     training: bool = True
     own_loss: bool = False
     updates: tuple[BufferUpdate, ...] = ()
+    kept: tuple[str, ...] = ()
 
     def fed(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> list[Tensor]:
         """Keywords are inputs by name; positional tensors are the others in the graph's order."""

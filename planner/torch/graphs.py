@@ -31,7 +31,7 @@ def capture(
     Args:
         module: a torch.nn.Module, in the mode in which it is trained or serves.
         inputs: positional arguments of its call, with the global batch.
-        targets: what `loss` reads behind the module's result: a tensor, or a tuple.
+        targets: what `loss` reads after the module's result: a tensor, or a tuple.
         loss: called with the module's result and the targets; None where the module returns its own loss, or the graph
             is to be planned for inference.
         name: the name of the model in its plans; default: the module's class.

@@ -13,13 +13,14 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from planner.errors import InputError, UsageError
-from planner.ir import Layout, Role
+from planner.ir import Graph, Layout, Role
 from planner.lowering import lower
 from planner.planning.programs import assignment_of, program_of
 from planner.runtime.apart import Apart
@@ -30,8 +31,10 @@ from planner.runtime.parts import local_part
 from planner.runtime.placements import State, local_tensor
 from planner.runtime.stage import DRAW, Feed, Stage
 from planner.runtime.traced import TracedStage
+from planner.runtime.training.data import bounds_of
 from planner.runtime.workers import Context
 from planner.torch.capture.writer import as_array
+from planner.torch.guards import Kept, check_autocast, check_hooks, check_indices, check_mode, replaced
 from planner.torch.planning import ModulePlan
 from planner.torch.state import STAGES
 from planner.torch.step import model_of_step
@@ -49,6 +52,9 @@ class StepOutput(OrderedDict[str, Any]):
         if name in self:
             return self[name]
         raise AttributeError(f"a parallel step returns its loss alone, and no {name!r}")
+
+    def __missing__(self, key: Any) -> Any:
+        raise KeyError(f"a parallel step returns its loss alone, and no {key!r}")
 
     def __getitem__(self, key: Any) -> Any:
         return tuple(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
@@ -88,10 +94,11 @@ def parallelize(module: nn.Module, plan: ModulePlan, *, mode: Mode = "eager") ->
         )
     if mode not in get_args(Mode):
         raise UsageError(f"planner.torch.parallelize: mode {mode!r}: expected one of {', '.join(get_args(Mode))}")
+    check_hooks(module)
     runner = Runner(module, plan, mode)
     runner.place_state()
     kind = type(module)
-    named = {"forward": _forward_of(kind), "_planner": runner}
+    named = {"forward": _forward_of(kind), "_planner": runner, "__reduce_ex__": _not_copied}
     module.__class__ = type(f"Parallel{kind.__name__}", (kind,), named)
     return module
 
@@ -105,6 +112,14 @@ def _forward_of(kind: type[nn.Module]) -> Any:
         return runner(arguments, keywords)
 
     return forward
+
+
+def _not_copied(self: nn.Module, _: object) -> Any:
+    """In the place of what copies and pickles a module: a copy would run with this one's weights."""
+    raise UsageError(
+        f"{type(self).__name__}: a module that runs under a plan cannot be copied or pickled; its weights are "
+        "planner.torch.whole_state_dict(module), and what to save planner.torch.state_dict(module)"
+    )
 
 
 class Runner:
@@ -124,6 +139,7 @@ class Runner:
         program = program_of(self.document, self.graph)
         self.staged = pipeline_of(self.document, program, self.micro_batches)
         self.names = self.capture.paths(self.graph)
+        self._check()
         kept = {n for n, _ in module.named_buffers()}
         self.buffers = {n for n, path in self.names.items() if path in kept}  # which the plan has as parameters
         self.changing = {u.buffer for u in self.capture.updates if u.output}
@@ -145,7 +161,12 @@ class Runner:
         self.plain = len(self.staged.passes.stages) == 1 and not any(x.split_axes for x in stored.values())
         self.parameters: dict[str, nn.Parameter] = {}
         self.anchor = torch.zeros((), device=self.device, requires_grad=True)  # what the loss depends on for autograd
-        self._check()
+        if self.micro_batches > 1:
+            self._check_micro_batches(model_of_step(self.capture).source.load(bind=about.bind))
+        self.kept = Kept(module, self.capture.kept)
+        self.below = {n: min(np.ravel(b)) for n, b in bounds_of(self.graph).items()}
+        self.ignored = [op.attributes["ignore_index"] for op in self.graph.ops if "ignore_index" in op.attributes]
+        self.types = {n: getattr(torch, self.graph.tensors[n].dtype) for n in self.capture.inputs}
         if self.micro_batches > 1 and any(u.counted for u in self.capture.updates):
             warnings.warn(
                 f"{self.capture.name}: batch norms see a micro-batch at a time, one of {self.micro_batches}, and so "
@@ -165,10 +186,58 @@ class Runner:
         return found
 
     def _check(self) -> None:
+        """InputError where the step is not one that trains, or not this module's."""
+        kind = self.capture.name
+        if self.graph.loss is None:
+            raise InputError(
+                f"{kind}: the step returns no loss; expected one number: give planner.torch.plan a loss, of which the "
+                "mean or the sum is taken"
+            )
         read = {n for n in self.capture.parameters if n in self.graph.tensors}
         lacking = read - set(self.names.values())
         if lacking:
             raise InputError(f"the plan has no parameter {sorted(lacking)[0]}, which the module trains; plan again")
+        own = dict((*self.module.named_parameters(remove_duplicate=False), *self.module.named_buffers()))
+        for name, origin in self.names.items():
+            shape = self.graph.tensors[name].shape
+            found = own.get(origin)
+            if found is None or tuple(found.shape) != shape:
+                has = "has none of this name" if found is None else f"has it in the shape {list(found.shape)}"
+                raise InputError(
+                    f"{type(self.module).__name__}: the plan is for {origin} of shape {list(shape or ())}, and the "
+                    f"module {has}; plan for this module"
+                )
+        several = [u.buffer for u in self.capture.updates if u.output and not u.counted and not u.momentum]
+        if self.micro_batches > 1 and several:
+            raise InputError(
+                f"{kind}: a step changes the buffer {several[0]}, and the plan makes it in {self.micro_batches} "
+                "micro-batches, each of which would begin with the old one; plan with micro_batches=1"
+            )
+
+    def _check_micro_batches(self, whole: Graph) -> None:
+        """Whether a part of the batch computes its part of the loss, as far as sizes show that.
+
+        InputError where indices count rows of the batch; a warning where samples meet each other.
+        """
+        bounds = bounds_of(whole)
+        for name, below in bounds_of(self.graph).items():
+            if tuple(np.ravel(below)) != tuple(np.ravel(bounds.get(name, below))):
+                raise InputError(
+                    f"{self.capture.name}: the input {name} counts rows of the batch, which the plan cuts into "
+                    f"{self.micro_batches} micro-batches; plan with micro_batches=1"
+                )
+        for name, t in self.graph.tensors.items():
+            wide = whole.tensors[name].shape if name in whole.tensors else None
+            if t.shape is None or wide is None or len(wide) != len(t.shape):
+                continue
+            if sum(a != b for a, b in zip(t.shape, wide, strict=True)) > 1:
+                warnings.warn(
+                    f"{self.capture.name}: samples of a micro-batch meet each other in {name} of shape "
+                    f"{list(t.shape)}, of the whole batch {list(wide)}, so that the {self.micro_batches} micro-batches "
+                    "compute something else than the whole batch does; plan with micro_batches=1 if that matters",
+                    stacklevel=5,
+                )
+                return
 
     # State
 
@@ -185,6 +254,7 @@ class Runner:
             else:
                 fresh = nn.Parameter(whole.detach().to("meta"), requires_grad=whole.requires_grad)
             self.parameters[name] = fresh
+            replaced(whole, fresh)
             for path in self._paths(origin):
                 owner, _, last = path.rpartition(".")
                 self.module.get_submodule(owner)._parameters[last] = fresh
@@ -208,15 +278,29 @@ class Runner:
     # A step
 
     def _given(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, Tensor]:
-        return dict(zip(self.capture.inputs, self.capture.fed(arguments, keywords), strict=True))
+        given = dict(zip(self.capture.inputs, self.capture.fed(arguments, keywords), strict=True))
+        if self.device.type == "cpu":  # elsewhere looking would wait for the device
+            for name, below in self.below.items():
+                check_indices(name, given[name], below, self.ignored)
+        return given
 
     def feed(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Feed:
         """A batch, and the parameters as they are, as the stage reads them."""
         return self._feed(self._given(arguments, keywords), self.stage)
 
     def __call__(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+        self.kept.check()
+        if self.module.training and not self.capture.training:
+            check_mode(self.module, self.capture.name)
+        if check_autocast(self.device, self._precision(), self.capture.name):
+            with torch.autocast(self.device.type, enabled=False):
+                return self._step(arguments, keywords)
+        return self._step(arguments, keywords)
+
+    def _step(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         given = self._given(arguments, keywords)
-        if not torch.is_grad_enabled() or not self.module.training:
+        # A module that was planned in evaluation mode is trained in it, too.
+        if not torch.is_grad_enabled() or not (self.module.training or not self.capture.training):
             return self._wrapped(self._loss(self._forward_only().step(self._feed(given, self._forward_only()))))
         taken = self.stepper.step(self._feed(given, self.stage))
         self.steps += 1
@@ -260,7 +344,7 @@ class Runner:
         """This rank's part of a micro-batch, of a whole batch or of the shard that its data-parallel group reads."""
         shape = self.graph.tensors[name].shape
         assert shape is not None
-        value = value.detach().to(self.device)
+        value = self._typed(name, value.detach()).to(self.device)
         if tuple(value.shape) == shape and self.micro_batches == 1:
             return local_part(value, layout, stage.mesh, self.context.place)
         local = layout.local_shape(shape, stage.mesh)
@@ -274,6 +358,15 @@ class Runner:
             f"input {name}: expected the whole batch {expected} or this rank's {local[0] * self.micro_batches} samples "
             f"of it, found {list(value.shape)}"
         )
+
+    def _typed(self, name: str, value: Tensor) -> Tensor:
+        """An input in the type that was planned: whole numbers of any width are converted."""
+        wanted = self.types.get(name, value.dtype)
+        if value.dtype == wanted or (wanted.is_floating_point and value.dtype == self._precision()):
+            return value
+        if value.dtype.is_floating_point or wanted.is_floating_point or torch.bool in (wanted, value.dtype):
+            raise InputError(f"input {name}: expected elements of {wanted}, found {value.dtype}; convert it")
+        return value.to(wanted)
 
     def _forward_only(self) -> Stage:
         if self.still is None:

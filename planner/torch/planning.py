@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from planner.errors import InputError, OptionError
+from planner.errors import InputError, OptionError, UsageError
 from planner.library.machine import Machine
 from planner.library.model import Model
 from planner.library.plan import Plan, load_plan
@@ -82,7 +82,7 @@ def plan(
         module: a module in the mode in which it is trained; it may lie on the meta device.
         example_inputs: a global batch: a tensor, a tuple of positional arguments, or a dict of keyword arguments.
         devices: the number of devices; default: that of the process group.
-        targets: what `loss` reads behind the module's result: a tensor, or a tuple.
+        targets: what `loss` reads after the module's result: a tensor, or a tuple.
         loss: called with the module's result and the targets; None where the module returns its own loss, as Hugging
             Face's models do when they are given labels.
         optimizer: the optimizer, which takes memory: adamw, adam, momentum, sgd, or a torch optimizer or its class.
@@ -186,6 +186,8 @@ def load(
 
 
 def _captured(module: nn.Module, inputs: Examples, targets: Examples, loss: Any) -> Capture:
+    if hasattr(type(module), "_planner"):
+        raise UsageError(f"{type(module).__name__}: the module runs under a plan already; plan for another one")
     listed, named, wanted = arguments_of(inputs, targets)
     return capture(module, listed, named, wanted, loss)
 

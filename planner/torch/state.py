@@ -86,14 +86,20 @@ def whole_state_dict(module: nn.Module) -> dict[str, Tensor]:
     return _of_all_stages(found)
 
 
-def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
+def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0) -> Tensor:
     """Scales the gradients of a parallel module to a total norm of at most `max_norm`; returns the norm before.
 
     As torch.nn.utils.clip_grad_norm_, over parameters on several meshes and pipeline stages: each counts once.
     """
-    given = list(parameters)
+    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     gradients = [p.grad for p in given if p.grad is not None]
-    power = torch.zeros((), device=next((p.device for p in given if not p.is_meta), None))
+    device = next((p.device for p in given if not p.is_meta), None)
+    power = torch.zeros((), device=device)
+    if math.isinf(norm_type):
+        largest = [local_tensor(g).float().abs().max() for g in gradients if local_tensor(g).numel()]
+        total = torch.stack([power, *largest]).max()
+        dist.all_reduce(total, dist.ReduceOp.MAX)
+        return _scaled(gradients, max_norm, total)
     for p in given:
         g = p.grad
         if g is None:
@@ -105,7 +111,10 @@ def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float, norm_type: fl
             copies *= getattr(p, STAGES, 1)
         power = power + local_tensor(g).float().abs().pow(norm_type).sum() / copies
     dist.all_reduce(power)
-    total = power.pow(1.0 / norm_type)
+    return _scaled(gradients, max_norm, power.pow(1.0 / norm_type))
+
+
+def _scaled(gradients: Iterable[Tensor], max_norm: float, total: Tensor) -> Tensor:
     scale = torch.clamp(max_norm / (total + 1e-6), max=1.0)
     for g in gradients:
         local_tensor(g).mul_(scale.to(g.device))

@@ -28,6 +28,7 @@ class Step(Protocol):
     parameters  trained parameters, as the module names them; `aliases`: further names of the same ones
     updates     buffers that the step changes
     constants   tensors of the graph that are known, by the graph's name
+    kept        buffers and frozen parameters whose numbers the graph has or is given once, as the module names them
     training    whether the module was in training mode; `mode_matters`: whether the step has operators to which that
                 makes a difference
     own_loss    whether the module returned its loss by name
@@ -47,6 +48,8 @@ class Step(Protocol):
     def updates(self) -> tuple[BufferUpdate, ...]: ...
     @property
     def constants(self) -> Mapping[str, Tensor]: ...
+    @property
+    def kept(self) -> tuple[str, ...]: ...
     @property
     def training(self) -> bool: ...
     @property

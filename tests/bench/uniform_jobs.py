@@ -3,9 +3,10 @@
     python -m tests.bench.uniform_jobs [--only PATTERN] [--json OUT] [--search-only]
 
 Ten models of the builder on 8, 64, 256 and 1,024 devices of four kinds of machine.  Every configuration of the space is
-played, without bounds: each by estimated layouts first, and by its own layout where the estimate is within `NEAR` of
-the shortest; `--search-only` leaves that out.  `ratio` is the step of the plan that `planner search --space whole`
-returns over the shortest of them that fits; `gap` what the plan says of its own step.  OUT is written job by job, and
+played, without bounds, unless what it holds throughout and the activations of one micro-batch are more than memory by
+`ROOM`: each by estimated layouts first, and by its own layout where the estimate is within `NEAR` of the shortest;
+`--search-only` leaves that out.  `ratio` is the step of the plan that `planner search --space whole` returns over the
+shortest of them that fits; `gap` what the plan says of its own step.  OUT is written job by job, and
 jobs that it has are not run again.
 """
 
@@ -27,10 +28,13 @@ from typing import Any, Final
 from planner.builder import build
 from planner.cli.main import main as planner
 from planner.clock import Configuration, predict
+from planner.clock.memory import chunk_activation_bytes, held_bytes
+from planner.clock.stages import chunks
 from planner.cost_models import load_profile, usable_memory_bytes
 from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
 from planner.planning.schemes import spelled
+from planner.trace import Workload
 from planner.uniform import Sample, Space, configurations
 from planner.uniform.space import levels, schedules
 from tests.bench.uniform_space import GPT_175B, GPT_XL, LLAMA_7B, LLAMA_70B, MIXTRAL, Job
@@ -38,6 +42,7 @@ from tests.bench.uniform_space import GPT_175B, GPT_XL, LLAMA_7B, LLAMA_70B, MIX
 __all__ = ["main"]
 
 NEAR: Final = 0.03
+ROOM: Final = 0.1  # by which an estimated layout may hold more than the configuration's own
 LLAMA_8B = {
     "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 128256, "seq": 8192,
 }  # fmt: skip
@@ -75,7 +80,9 @@ def enumerated(job: Job, model: bytes) -> tuple[float | None, str, int]:
     for c in (v for m in configurations(space, profile) for s in schedules(space, m) for v in levels(space, s)):
         count += 1
         try:
-            estimates.append((predict(sample.estimated(c), c, profile).step_time_s, c))
+            workload = sample.estimated(c)
+            if limit is None or held_at_least(workload, c) <= limit * (1 + ROOM):
+                estimates.append((predict(workload, c, profile).step_time_s, c))
         except (UsageError, InputError):
             continue
     best, which = float("inf"), ""
@@ -86,6 +93,15 @@ def enumerated(job: Job, model: bytes) -> tuple[float | None, str, int]:
         if p.step_time_s < best and (limit is None or round(p.allocated_bytes) <= limit):
             best, which = p.step_time_s, spelled(c)
     return (best if which else None), which, count
+
+
+def held_at_least(workload: Workload, c: Configuration) -> float:
+    """Bytes on the fullest pipeline rank with one micro-batch in flight.  UsageError where it has no such chunks."""
+    parts = chunks(workload, c.pp * c.virtual_stages, c.stage_layers)
+    return max(
+        held_bytes(workload, c, parts, d, c.copies * chunk_activation_bytes(workload, c, parts[d])).total
+        for d in range(c.pp)
+    )
 
 
 def searched(job: Job, model: bytes) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def planned(proto, **options):
 
 
 def test_branches_that_give_sequences_are_read():
-    """The checker of shapes has no words for what they give."""
+    """The checker of shapes cannot express what they give."""
     sequence = helper.make_tensor_sequence_value_info("s", FLOAT, [2])
     branches = [
         helper.make_graph([helper.make_node("SequenceConstruct", ["x"], ["s"])], name, [], [sequence])

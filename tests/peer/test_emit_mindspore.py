@@ -239,6 +239,30 @@ def test_the_cells_of_a_network_get_the_stages_of_their_parameters(tmp_path: Pat
     assert Path(net._load_strategy_file_path).name == "strategy_stage1.ckpt"
     held = {n: stages[0] for n, stages in holders(plan).items()}
     assert {n: network.layers[int(n.split(".")[1])].pipeline_stage for n in shapes} == held
+    assert [c.copies for _, c in net.cells_and_names() if type(c).__name__ == "Part"] == [2]
+    step = mindspore.Model(net, optimizer=nn.Adam(network.trainable_params())).train_network
+    assert step.sens == 1 / plan.schedule.micro_batches  # of the sum that micro-batches give
+
+
+def test_mindspore_takes_the_settings_of_the_outermost_cell_alone(tmp_path: Path) -> None:
+    """Which is why no step cell goes around what `parallel` gives (docs/mindspore.md)."""
+    from mindspore.parallel._utils import _init_auto_parallel_context
+
+    plan = plans("mlp")["zero"]
+    made: dict[str, Any] = {"__file__": str(tmp_path / "parallel.py")}
+    exec(emit_mindspore(plan, {n: Name(n) for n in plan.parameters}).files["parallel.py"], made)
+    network = mindspore.nn.WithLossCell(mindspore.nn.Dense(4, 4), mindspore.nn.MSELoss())
+    optimizer = mindspore.nn.Adam(network.trainable_params())
+    inside = made["parallel"](mindspore.nn.TrainOneStepCell(network, optimizer))
+    around = mindspore.nn.TrainOneStepCell(made["parallel"](network), optimizer)
+    inside._device_num = around.network._device_num = plan.devices  # as after init()
+    mindspore.reset_auto_parallel_context()
+    try:
+        for step, mode in ((around, "stand_alone"), (inside, "semi_auto_parallel")):
+            _init_auto_parallel_context(step)
+            assert mindspore.get_auto_parallel_context("parallel_mode") == mode
+    finally:
+        mindspore.reset_auto_parallel_context()
 
 
 def test_mindspore_takes_what_is_before_a_dash_for_a_stage(tmp_path: Path) -> None:

@@ -88,6 +88,69 @@ def test_a_known_causal_mask_becomes_the_word() -> None:
     assert len(attention.inputs) == 3
 
 
+def test_a_table_whose_rows_repeat_is_computed_whatever_its_strides() -> None:
+    class Rotary(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            angles = torch.arange(8.0)[None, :, None].repeat(4, 1, 1) * torch.tensor([1.0, 0.1])[None, None, :]
+            return (x * torch.repeat_interleave(angles, 2, dim=-1).cos()).sum()
+
+    x = torch.randn(4, 8, 4)
+    found = capture(Rotary(), (x,))
+    values = {n: as_array(t) for n, t in found.constants.items()} | {found.inputs[0]: as_array(x)}
+    graph = import_bytes(found.model)
+    assert float(run_ops(graph, values)[graph.outputs[0]]) == pytest.approx(Rotary()(x).item(), rel=1e-5)
+
+
+class ComplexRotary(nn.Module):
+    """As the code of Llama's authors turns queries: by complex numbers of modulus one."""
+
+    def __init__(self, written: str) -> None:
+        super().__init__()
+        self.written = written
+        self.to_q = nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        angles = torch.outer(torch.arange(x.shape[1]).float(), torch.tensor([1.0, 0.1]))
+        turn = torch.polar(torch.ones_like(angles), angles)
+        q = torch.view_as_complex(self.to_q(x).view(*x.shape[:2], 2, 2, 2))
+        match self.written:
+            case "turned":
+                q = q * turn[:, None, :]
+            case "transposed":
+                q = (q.transpose(1, 2) * turn).transpose(1, 2)[:, 1:]
+            case "conjugate":
+                q = torch.conj(q) * 2.0 * turn.unsqueeze(1) + q
+            case "absolute":
+                return (q * (1 + 2j)).abs().sum()
+            case "parts":
+                q = torch.complex(q.real, q.imag.tanh()) - turn[:, None, :]
+        return (torch.view_as_real(q).flatten(3) * torch.arange(4.0)).sum()
+
+
+@pytest.mark.parametrize("written", ["turned", "transposed", "conjugate", "absolute", "parts"])
+def test_complex_numbers_are_two_tensors(written: str) -> None:
+    module, x = ComplexRotary(written), torch.randn(2, 6, 8)
+    found = capture(module, (x,))
+    graph = import_bytes(found.model)
+    values = {n: as_array(t) for n, t in found.constants.items()} | {found.inputs[0]: as_array(x)}
+    values |= {n: as_array(p) for n, p in module.named_parameters()}
+    whole = run_ops(graph, values)
+    assert float(whole[graph.outputs[0]]) == pytest.approx(module(x).item(), rel=1e-4, abs=1e-4)
+    module(x).backward()
+    truth = {n: p.grad.numpy() for n, p in module.named_parameters() if p.grad is not None}
+    assert graph.loss is not None
+    assert worst(gradients(graph, values, whole, list(found.parameters)), truth) < 1e-4
+
+
+def test_complex_operators_without_translation_are_named() -> None:
+    class Spectrum(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.fft.fft(x).abs().sum()
+
+    with pytest.raises(InputError, match="_fft_r2c"):
+        capture(Spectrum(), (torch.randn(4, 8),))
+
+
 def test_frozen_parameters_are_constants() -> None:
     module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
     module[0].requires_grad_(False)

@@ -128,7 +128,7 @@ def emitted(target: str, case: str) -> dict[str, bytes]:
 
 
 def _text(model: onnx.ModelProto) -> str:
-    """ONNX's own text, which has no words for device configurations, and these behind it."""
+    """ONNX's own text, which cannot express device configurations, and these behind it."""
     devices = [text_format.MessageToString(c, as_one_line=True) for c in model.configuration]
     nodes = [
         f"{node.output[0]}: {text_format.MessageToString(c, as_one_line=True)}"

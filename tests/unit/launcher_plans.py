@@ -1,4 +1,4 @@
-"""Plans of small transformers, as launchers that take degrees of parallelism have words for them; each is searched
+"""Plans of small transformers, as launchers that take degrees of parallelism can express them; each is searched
 once."""
 
 from __future__ import annotations

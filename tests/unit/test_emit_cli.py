@@ -168,6 +168,23 @@ class Wrapped:
         return [("", self), *((f"network.{n}".rstrip("."), c) for n, c in self.network.cells_and_names())]
 
 
+class NeuralCell:
+    """A stand-in for mindspore.nn.Cell, which calls `construct`."""
+
+    def __init__(self, auto_prefix: bool = True) -> None:
+        self.auto_prefix = auto_prefix
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.construct(*inputs)  # type: ignore[attr-defined]  # of what is derived
+
+    def get_parameters(self, expand: bool = True) -> Any:
+        return self.network.get_parameters() if expand else []  # type: ignore[attr-defined]  # of what is derived
+
+    def cells_and_names(self) -> Any:
+        inside = self.network.cells_and_names()  # type: ignore[attr-defined]  # of what is derived
+        return [("", self), *((f"network.{n}".rstrip("."), c) for n, c in inside)]
+
+
 def generated(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The generated module, on stand-ins for MindSpore's classes."""
 
@@ -190,8 +207,10 @@ def generated(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         setattr(wrappers, name, lambda network, *a, _name=name, **k: Wrapped(network, _name, *a, *k.items()))
     communication = types.ModuleType("mindspore.communication")
     communication.get_rank = lambda: 5  # type: ignore[attr-defined]  # a stand-in
+    root = types.ModuleType("mindspore")
+    root.nn = types.SimpleNamespace(Cell=NeuralCell)  # type: ignore[attr-defined]  # a stand-in
     for name, module in {
-        "mindspore": types.ModuleType("mindspore"),
+        "mindspore": root,
         wrappers.__name__: wrappers,
         communication.__name__: communication,
         parallel.__name__: parallel,
@@ -216,7 +235,7 @@ def test_the_generated_module_says_what_the_plan_says(
     assert net.calls[0] == ("init", network, "semi_auto")
     whole = ((2, 4), ("x", "y"), ("x", "None"))
     assert ("dataset_strategy", (whole, whole)) in net.calls
-    assert module.CONTEXT["dataset_strategy"] == ((2, 1), (2, 1))
+    assert module.CONTEXT["dataset_strategy"] == (whole, whole)
     plan: PlanDocument = read_plan(tensor_parallel)
     for name, dims in module.STRATEGIES.items():
         primitive = Primitive()
@@ -273,7 +292,7 @@ def test_optimizer_shards_are_read_back(tmp_path: Path) -> None:
 
 
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], devices: int, *pins: str) -> str:
-    """What `emit` says of a plan for any target that MindSpore has no words for."""
+    """What `emit` says of a plan for any target that MindSpore cannot express."""
     options = [o for p in pins for o in ("--pin", p)]
     arguments = ["search", str(SAMPLES / "gpt_tiny.onnx"), "--devices", str(devices), "--hardware", "ascend-910b"]
     assert main([*arguments, "--no-cache", "--out", str(tmp_path / "plan"), *options]) == 0
@@ -437,11 +456,15 @@ def test_a_pipeline_is_told_by_cells(
     net = module.parallel(network, copies=2)
     _, wrapped, _ = net.calls[0]
     assert [c[0] for c in wrapped.calls] == ["MicroBatchInterleaved", "Pipeline"]
+    part: Any = wrapped.network.network  # MindSpore adds up the losses of copies, and divides by micro-batches alone
+    assert (part.network, part.copies, part.auto_prefix) == (network, 2, False)
+    part.network = lambda *inputs: sum(inputs)
+    assert part(1.0, 2.0) == 1.5
     _, micro_batches, (_, stages) = wrapped.calls[1]
     assert micro_batches == plan.schedule.micro_batches == 4
     for name, p in plan.parameters.items():
         first = min(plan.operators[r.operator].stage for r in p.readers)
-        assert stages["network." + name.rpartition(".")[0]] == first
+        assert stages["network.network." + name.rpartition(".")[0]] == first
     assert ("pipeline", ("stages", 2), ("scheduler", "1f1b")) in net.calls
     assert ("load_param_strategy_file", str(tmp_path / "ms" / "strategy_stage1.ckpt")) in net.calls  # rank 5 of 8
     assert module.CONTEXT["pipeline_stages"] == 2

@@ -17,17 +17,9 @@ from planner.emit.onnx.annotate import CONFIGURATION
 from planner.emit.onnx.check import annotation_problems
 from planner.frontends import load_model
 from planner.planning import read_plan
+from tests.unit.onnx_annotated import annotated
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
-
-
-def annotated(folder: Path, model: Path, devices: int, *pins: str) -> Path:
-    options = [o for p in pins for o in ("--pin", p)]
-    arguments = ["search", str(model), "--devices", str(devices), "--hardware", "cpu", "--no-cache"]
-    assert main([*arguments, "--out", str(folder / "plan"), *options]) == 0
-    plan = str(folder / "plan" / "plan.json")
-    assert main(["emit", plan, "--target", "onnx", "--model", str(model), "--out", str(folder / "out")]) == 0
-    return folder / "out" / "model.onnx"
 
 
 def held(spec: onnx.ShardingSpecProto, shape: tuple[int, ...]) -> dict[int, tuple[tuple[int, int], ...]]:

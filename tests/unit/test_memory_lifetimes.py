@@ -24,7 +24,7 @@ from planner.planning.constraints import parse_constraints
 from planner.planning.fit import program_of_choice
 from planner.planning.least_memory import smallest_hubs
 from planner.planning.recall import complete
-from planner.pricing import Machine, Settings, active_tensors, bind_rules, price
+from planner.pricing import Machine, PricedProblem, Settings, active_tensors, bind_rules, price
 from planner.search.evaluate import peak_memory
 from planner.search.problem import FORBIDDEN
 from planner.work.activity import made_of_parameters
@@ -157,12 +157,18 @@ def _item(dtype: str, width: int) -> float:
     return width if "float" in dtype and ITEM[dtype] > 1 else ITEM[dtype]
 
 
-def drawn(name: str, mesh: tuple[int, ...], settings: Settings, seed: int) -> Iterator[Planned]:
-    """A plan that nobody would search for: a third of the operators in states drawn by lot."""
-    graph = graph_of(name)
+@lru_cache
+def priced_on(name: str, mesh: tuple[int, ...], settings: Settings, *, joined: bool) -> PricedProblem:
+    """Where kernels are `joined`, or every operator is one."""
+    graph, profile = graph_of(name), A100 if joined else ALONE
     rules, _ = bind_rules(graph)
     active = active_tensors(graph, rules) if settings.training else frozenset[str]()
-    priced = price(graph, Machine(ALONE, DeviceMesh.of(*mesh), settings), rules, active, None)
+    return price(graph, Machine(profile, DeviceMesh.of(*mesh), settings), rules, active, None)
+
+
+def drawn(name: str, mesh: tuple[int, ...], settings: Settings, seed: int) -> Iterator[Planned]:
+    """A plan that nobody would search for: a third of the operators in states drawn by lot."""
+    priced = priced_on(name, mesh, settings, joined=False)
     rng = np.random.default_rng(seed)
     kept = {}
     for node in priced.op_nodes.values():
@@ -239,12 +245,8 @@ def test_values_inside_a_kernel_take_no_memory() -> None:
 @pytest.mark.parametrize("name", ["gpt_tiny", "bert_tiny", "llama_tiny", "moe_tiny", "resnet18_tiny"])
 @pytest.mark.parametrize("mode", [TRAINING, INFERENCE])
 def test_rows_of_the_search_hold_no_more_than_programs_whose_kernels_are_joined(name: str, mode: Settings) -> None:
-    graph = graph_of(name)
     for recompute in (False, True) if mode.training else (False,):
-        settings = replace(mode, recompute=recompute)
-        rules, _ = bind_rules(graph)
-        active = active_tensors(graph, rules) if settings.training else frozenset[str]()
-        priced = price(graph, Machine(A100, DeviceMesh.of(2, 2), settings), rules, active, None)
+        priced = priced_on(name, (2, 2), replace(mode, recompute=recompute), joined=True)
         rng = np.random.default_rng(0)
         for _ in range(4):
             allowed = {
@@ -291,7 +293,8 @@ def test_quantised_weights_weigh_what_they_are_stored_in(kind: str, bits: int, s
 # The wide list
 
 
-WIDE = [
+Wide = tuple[str, int | None, int, Settings, Recompute]
+WIDE: list[Wide] = [
     *(("gpt2_small_loss", None, d, Settings(True), r) for d in (4, 8) for r in ("none", "blocks")),
     *(("resnet50_loss", None, d, Settings(True), "none") for d in (4, 6)),
     *(("vit_b16", 8, d, Settings(False), "none") for d in (2, 4, 8)),
@@ -302,24 +305,28 @@ WIDE = [
 ]
 
 
+@lru_cache(maxsize=1)  # tests of one case follow each other
+def free_of(case: Wide) -> tuple[Graph, Planned]:
+    """The graph, and its plan without a limit."""
+    name, batch, devices, settings, recompute = case
+    bind = {"batch": 8, "sequence": 128} if "minilm" in name else {}
+    graph = load_model(MODELS / f"{name}.onnx", batch=batch, bind=bind)
+    return graph, make_plan(graph, Request(devices, ALONE, settings, recompute=recompute, time_limit=30))
+
+
 @pytest.mark.corpus
 @pytest.mark.parametrize("share", [1.0, 0.8])
-@pytest.mark.parametrize(("name", "batch", "devices", "settings", "recompute"), WIDE)
-def test_real_graphs_hold_what_their_plans_state(
-    name: str, batch: int | None, devices: int, settings: Settings, recompute: Recompute, share: float
-) -> None:
-    path = MODELS / f"{name}.onnx"
+@pytest.mark.parametrize("case", WIDE, ids=lambda c: "-".join(map(str, (*c[:3], c[3].training, c[4]))))
+def test_real_graphs_hold_what_their_plans_state(case: Wide, share: float) -> None:
+    path = MODELS / f"{case[0]}.onnx"
     if not path.is_file():
         pytest.skip(f"{path} is not there")
-    bind = {"batch": 8, "sequence": 128} if "minilm" in name else {}
-    graph = load_model(path, batch=batch, bind=bind)
-    request = Request(devices, ALONE, settings, recompute=recompute, time_limit=30 if share == 1 else 8)
-    planned = make_plan(graph, request)
+    graph, planned = free_of(case)
     if share < 1:
+        limit = int(planned.peak_memory_bytes * share)
         try:
-            limit = int(planned.peak_memory_bytes * share)
-            planned = make_plan(graph, replace(request, memory_limit=limit))
+            planned = make_plan(graph, replace(planned.request, memory_limit=limit, time_limit=8))
         except (InfeasibleError, NoPlanError):  # whether a plan is found in time is no matter of what it states
             return
         assert planned.peak_memory_bytes <= limit
-    check(planned, describe(planned, bind={}, batch=batch), graph)
+    check(planned, describe(planned, bind={}, batch=case[1]), graph)

@@ -1,4 +1,4 @@
-"""Multi-device annotations read back: the same layouts tensor by tensor, what has no words is told, nothing crashes."""
+"""Multi-device annotations read back: the same layouts by tensor, a list of what cannot be expressed, no crash."""
 
 from __future__ import annotations
 
@@ -25,17 +25,9 @@ from planner.frontends import load_model
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.planning import PlanDocument, read_plan
 from planner.redistribute.steps import layouts_of
+from tests.unit.onnx_annotated import annotated
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
-
-
-def annotated(folder: Path, model: Path, devices: int, *pins: str) -> Path:
-    options = [o for p in pins for o in ("--pin", p)]
-    arguments = ["search", str(model), "--devices", str(devices), "--hardware", "cpu", "--no-cache"]
-    assert main([*arguments, "--out", str(folder / "plan"), *options]) == 0
-    plan = str(folder / "plan" / "plan.json")
-    assert main(["emit", plan, "--target", "onnx", "--model", str(model), "--out", str(folder / "out")]) == 0
-    return folder / "out" / "model.onnx"
 
 
 def read(file: Path, model: Path, out: Path) -> int:

@@ -26,6 +26,7 @@ from planner.pricing import Settings
 from planner.requests.search import SearchRequest
 from planner.requests.strategy import take_strategy
 from tests.unit.evaluate_graphs import gpt
+from tests.unit.fused_models import FUSED, fused_model
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
 
@@ -143,6 +144,18 @@ def test_how_a_step_is_run_stands_in_the_plan_and_what_a_launcher_has_to_be_told
         arguments = ["emit", str(tmp_path / folder / "plan.json"), "--target", "megatron", "--out", str(tmp_path / "m")]
         assert main(arguments) == 0
         assert ("attention=unfused, loss=operators, overlap_tensor=true" in capsys.readouterr().out) == said
+
+
+@pytest.mark.parametrize("target", ["mindspore", "dtensor"])
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_weights_are_divided_as_the_target_can_say(tmp_path: Path, name: str, target: str) -> None:
+    """Law: a target that splits a dimension as one, not each of its equal parts, takes tensor parallelism as well."""
+    (tmp_path / "model.onnx").write_bytes(fused_model(name))
+    arguments = ["search", str(tmp_path / "model.onnx"), "--devices", "4", "--no-cache", "--out", str(tmp_path)]
+    assert main([*arguments, "--strategy", "megatron:tp=2,zero=0", "--target", target]) == 0
+    plan = read_plan(tmp_path / "plan.json")
+    assert not any(p.stored.parts for p in plan.parameters.values())
+    assert main(["verify", str(tmp_path / "plan.json"), str(tmp_path / "model.onnx")]) == 0
 
 
 @pytest.mark.parametrize("key", [k for k in KEYS if k != "dp"])  # which has to be what the others leave

@@ -35,7 +35,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "experts": 4,
     },
 }
-# One of each kind that some framework has no words for.
+# One of each kind that some framework cannot express.
 STRATEGIES = (
     "megatron:tp=1,zero=0,micro_batch=2",
     "megatron:tp=1,zero=1,micro_batch=1",
@@ -167,7 +167,7 @@ def test_optimizer_parallel_is_found_for_mindspore(folder: Path, tmp_path: Path)
         (("--target", "deepspeed", "--space", "operators"), "--space operators decides"),
         (("--target", "megatron", "--mode", "inference"), "--mode is inference"),
         (("--target", "megatron", "--memory-limit", "1kB"), "are too large for a device"),
-        (("--target", "deepspeed", "--stages", "2"), "it has no words for"),
+        (("--target", "deepspeed", "--stages", "2"), "it cannot express"),
         (("--target", "deepspeed", "--strategy", "megatron:pp=2"), "cannot be told of pipeline stages"),
     ],
 )
@@ -196,7 +196,7 @@ def test_a_plan_of_zero_3_says_so(folder: Path) -> None:
 
 def test_a_table_that_a_target_keeps_in_one_layout_is_not_the_end_of_the_search(tmp_path: Path) -> None:
     """BERT's words are not divided evenly: in shards of its columns the table is read by another layout than it is
-    kept in, which MindSpore has no words for.  Without shards it has."""
+    kept in, which MindSpore cannot express.  Without shards it has."""
     path = tmp_path / "bert.onnx"
     sizes = {"layers": 2, "hidden": 1024, "heads": 16, "seq": 512, "vocab": 30522, "batch": 128}
     path.write_bytes(build("bert", sizes).SerializeToString())

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         print("\n".join(str(p) for p in written))
         if emission.lost:
-            print(f"not in these files ({options.target} has no words for it):")
+            print(f"not in these files ({options.target} cannot express it):")
             print("\n".join(f"  {line}" for line in emission.lost))
         if others:
             more = f" and {len(others) - 6} more" if len(others) > 6 else ""

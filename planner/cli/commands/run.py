@@ -104,12 +104,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--save",
         type=Path,
         metavar="FOLDER",
-        help="folder for checkpoints, step-N; one is written behind the last step",
+        help="folder for checkpoints, step-N; one is written after the last step",
     )
     group.add_argument("--save-every", type=positive, metavar="K", help="write a checkpoint every K steps, too")
     group.add_argument(
         "--profile", type=Path, metavar="FOLDER",
-        help="measure every operator and collective behind the last step; writes profile.json and trace.json there",
+        help="measure every operator and collective after the last step; writes profile.json and trace.json there",
     )  # fmt: skip
     group.add_argument(
         "--resume", action="store_true", default=None,

@@ -39,7 +39,7 @@ def unsupported(c: Configuration, model: Model) -> str:
 def emit_dtensor(plan: PlanDocument, names: Mapping[str, Name], *, servers: Sequence[Server] = ()) -> Emission:
     """`servers`: from a hosts file.
 
-    InputError where a parameter has no one layout to compute with, or DTensor no words for it.
+    InputError where a parameter has no one layout to compute with, or one that DTensor cannot express.
     """
     _check_convolutions(plan)
     mesh = plan.mesh
@@ -116,7 +116,9 @@ def _lost(plan: PlanDocument, split: Split | None, unknown: Sequence[str], whole
             "--names differ from the operators' module paths, that is all of them"
         )
     if whole:
-        out.append(f"how inputs lie that DTensor has no words for, which are given whole: {', '.join(whole[:4])}")
+        out.append(
+            f"layouts of inputs that DTensor cannot express; these inputs are given whole: {', '.join(whole[:4])}"
+        )
     if split is not None:
         out.append(
             f"the schedule ({plan.schedule.pass_order}) of {plan.schedule.micro_batches} micro-batches: one of "
@@ -154,7 +156,7 @@ def _oriented(layout: Layout, emitted: Name) -> Layout:
 
 
 def _place(plan: PlanDocument, layout: Layout | None) -> tuple[int, list[int | None]] | None:
-    """None where DTensor has no words for it: there it goes its own way."""
+    """None where DTensor cannot express it: there it goes its own way."""
     if layout is None:
         return None
     try:

@@ -40,9 +40,9 @@ def unsupported(c: Configuration, model: Model) -> str:
 
 
 def emit_hyper_parallel(plan: PlanDocument, names: Mapping[str, Name]) -> Emission:
-    """InputError where a parameter has no one layout to compute with, or none that HyperParallel has words for.
+    """InputError where a parameter has no one layout to compute with, or none that HyperParallel can express.
 
-    What `plan_overrides` alone have no words for leaves them out.
+    What `plan_overrides` alone cannot express leaves them out.
     """
     computed = {n: _computed(plan, n, names[n]) for n in plan.parameters}
     leaves = leaves_of(plan, names)

@@ -28,7 +28,7 @@ _Named = Mapping[str, Mapping[str, str]]
 
 
 class Inexpressible(Exception):
-    """What of a plan the contracts have no words for; the message names the object and what to pin."""
+    """What of a plan the contracts cannot express; the message names the object and what to pin."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def arranged(compute: Layout, mesh: DeviceMesh) -> Arrangement:
     """The layout in which a parameter is computed with.
 
     Raises:
-        ValueError: saying what of the layout MindSpore has no words for.
+        ValueError: saying what of the layout MindSpore cannot express.
     """
     if compute.partial:
         raise ValueError(f"{compute} is a pending sum, which no parameter can be")

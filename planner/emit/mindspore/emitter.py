@@ -85,7 +85,7 @@ def _check_stages(stages: Sequence[Strategies]) -> None:
 
 
 def _add_maps(files: dict[str, bytes], lost: list[str], maps: Mapping[str, StrategyMap]) -> None:
-    """Each as protobuf and as JSON, where JSON has words for it."""
+    """Each as protobuf and as JSON, where JSON can express it."""
     for name, m in maps.items():
         files[f"{name}.ckpt"] = to_protobuf(m)
         try:
@@ -100,7 +100,7 @@ def _lost(plan: PlanDocument, found: Strategies) -> list[str]:
         out.append(
             f"{len(found.unnamed)} operators without a parameter have no key in the strategy file "
             f"({some(found.unnamed)}): parallel.py lists their strategies for shard(); those that are not "
-            "given one follow MindSpore's propagation"
+            "given one MindSpore divides along their first dimension among all devices"
         )
     if found.displaced:
         out.append(

@@ -19,7 +19,7 @@ _MODULE: Final = Template('''"""Parallel settings of $model on $devices devices 
 
 Before the network is compiled, after init():
 
-    net = parallel(network)
+    $how
 
 and, of operators whose strategies the file cannot name, those that are to have theirs:
 
@@ -45,8 +45,8 @@ WHOLE = $whole
 $stages$recompute
 # Settings for scripts of the old style: mindspore.set_auto_parallel_context(**CONTEXT).
 CONTEXT = $context
-$context_file
-
+$context_dataset$context_file
+$part
 def parallel(network$copies):
     """The network$with_loss under the plan, in semi-automatic parallelism.$copied"""
     for parameter in network.get_parameters():
@@ -71,18 +71,44 @@ _DISPLACED: Final = """\
     # Not net.load_param_strategy_file(STRATEGY_FILE): told shards alone, MindSpore would lay out over other ranks what
     # the plan does with {first}.  The file says where parameters lie, for checkpoints; STRATEGIES has all operators.
 """
+# As a tuple of shards MindSpore takes one dimension alone to be split, and alike in all inputs (`_VirtualDataset`).
+_CONTEXT_DATASET: Final = Template('CONTEXT["dataset_strategy"] = $layouts\n')
 _CONTEXT_FILE: Final = 'CONTEXT["strategy_ckpt_load_file"] = STRATEGY_FILE\n'
 _FILE: Final = 'STRATEGY_FILE = str(Path(__file__).resolve().with_name("strategy.ckpt"))'
 _FILES: Final = """\
 # By stage; strategy_merged.ckpt is of all, for checkpoints.
 STRATEGY_FILES = [str(Path(__file__).resolve().with_name(f"strategy_stage{s}.ckpt")) for s in range($stages)]"""
-_COPIED: Final = """
+_TRAINED: Final = "model = mindspore.Model(parallel(network), optimizer=optimizer)"
+# MindSpore takes the settings of AutoParallel where that is the outermost cell of what is compiled, or by Model, whose
+# step divides by the micro-batches what GradAccumulation and Pipeline add up, but not by copies (2.10: mindspore/
+# parallel/_utils.py, `_init_auto_parallel_context`; mindspore/nn/wrap/cell_wrapper.py, `_TrainGradAccuStepCell`).
+_COPIED: Final = Template("""
 
-    The sum over micro-batches and copies comes out: train with `sens=SENS / copies`, so that gradients are those of the
-    mean.  `copies`: parts of every micro-batch that run at once, so that one computes while another communicates.
-    """
+$trained
+    `copies`: parts of every micro-batch that run at once, so that one computes while another communicates.
+    """)
+_IN_PARTS: Final = """\
+    Train it by mindspore.Model, whose step takes the mean of the gradients of all micro-batches (the loss that it
+    reports is the sum over them).  A step cell around it, as nn.TrainOneStepCell, would leave its settings out without
+    an error: every device would train by itself."""
+_AT_ONCE: Final = """\
+    Train it by mindspore.Model.  A step cell around it, as nn.TrainOneStepCell, would leave its settings out without an
+    error: every device would train by itself.  A step of your own goes inside, with one copy:
+    parallel(nn.TrainOneStepCell(network, optimizer))."""
+_PART: Final = '''
+class Part(mindspore.nn.Cell):
+    """One of the parts that MicroBatchInterleaved runs at once: its share of their mean, since it adds losses up."""
+
+    def __init__(self, network, copies):
+        super().__init__(auto_prefix=False)
+        self.network, self.copies = network, copies
+
+    def construct(self, *inputs):
+        return self.network(*inputs) / self.copies
+
+'''
 _WRAP: Final = Template("""    if copies > 1:
-        network = MicroBatchInterleaved(network, copies)
+        network = MicroBatchInterleaved(Part(network, copies), copies)
 $parts""")
 _Dims = tuple[str | tuple[str, ...], ...]
 Optimizer = tuple[int, tuple[str, ...]]  # shards (0: none, -1: all ranks with equal parts), and what stays whole
@@ -115,6 +141,7 @@ def module_text(plan: PlanDocument, names: Mapping[str, Name], found: Strategies
     if shards:
         settings.append(f'    net.hsdp(shard_size={shards}, threshold=0, optimizer_level="level{_level(plan)}")\n')
     dataset = _dataset(plan)
+    training = plan.schedule.mode == "training"
     text = _MODULE.substitute(
         model=plain(plan.model.name),
         devices=plan.devices,
@@ -123,9 +150,11 @@ def module_text(plan: PlanDocument, names: Mapping[str, Name], found: Strategies
         stages=_stages(plan, names),
         recompute=_recompute(plan, names),
         recomputed="    recompute(network)\n" if plan.schedule.recompute else "",
-        copies=f", copies={plan.schedule.copies}" if plan.schedule.mode == "training" else "",
-        with_loss=" with its loss" if plan.schedule.mode == "training" else "",
-        copied=_COPIED if plan.schedule.mode == "training" else "",
+        how=_TRAINED if training else "net = parallel(network)",
+        copies=f", copies={plan.schedule.copies}" if training else "",
+        with_loss=" with its loss" if training else "",
+        copied=_copied(plan) if training else "",
+        part=_PART if training else "",
         wrap=_wrap(plan),
         example=plain(next(iter(listed), "operator")),
         sizes=repr(mesh.shape),
@@ -133,8 +162,9 @@ def module_text(plan: PlanDocument, names: Mapping[str, Name], found: Strategies
         strategies=literal(listed),
         whole=literal(set(whole) or ()),
         context=literal(_context(plan, dataset, optimizer)),
+        context_dataset="" if dataset else _CONTEXT_DATASET.substitute(layouts=_as_layouts(plan)),
         context_file="" if displaced or stages > 1 else _CONTEXT_FILE,
-        dataset=_as_layouts(plan) if isinstance(dataset, tuple) else repr(dataset),
+        dataset=repr(dataset) if dataset else _as_layouts(plan),
         settings="".join(settings),
         load=_DISPLACED.format(first=plain(displaced[0])) if displaced else _LOAD_STAGE if stages > 1 else _LOAD,
         imports=_imports(plan, bool(displaced)),
@@ -165,6 +195,11 @@ def _wrap(plan: PlanDocument) -> str:
     elif training and plan.schedule.passes > 1:
         parts = "    network = GradAccumulation(network, MICRO_BATCHES)\n"
     return _WRAP.substitute(parts=parts) if training else parts
+
+
+def _copied(plan: PlanDocument) -> str:
+    alone = len(plan.stages) == 1 and plan.schedule.passes == 1
+    return _COPIED.substitute(trained=_AT_ONCE if alone else _IN_PARTS)
 
 
 def _recompute(plan: PlanDocument, names: Mapping[str, Name]) -> str:
@@ -202,10 +237,9 @@ def recompute(network):
 
 def _stages(plan: PlanDocument, names: Mapping[str, Name]) -> str:
     """Micro-batches, and the stage of each parameter: constants of the module, and what finds the cells."""
-    training = plan.schedule.mode == "training"
-    if not training and len(plan.stages) == 1:
+    if plan.schedule.mode != "training" and len(plan.stages) == 1:
         return ""
-    text = f"\nMICRO_BATCHES = {plan.schedule.passes}\n" + ("SENS = 1 / MICRO_BATCHES\n" if training else "")
+    text = f"\nMICRO_BATCHES = {plan.schedule.passes}\n"
     if len(plan.stages) == 1:
         return text
     table = {names[n].name: stages[0] for n, stages in holders(plan).items()}
@@ -231,14 +265,15 @@ def stage_config(network):
 """)
 
 
-def _context(plan: PlanDocument, dataset: object, optimizer: Optimizer) -> Mapping[str, Any]:
+def _context(plan: PlanDocument, dataset: str | None, optimizer: Optimizer) -> Mapping[str, Any]:
     out: dict[str, Any] = {
         "parallel_mode": "semi_auto_parallel",
         "device_num": plan.devices,
         "gradients_mean": False,  # the loss is a mean over the whole batch already
-        "dataset_strategy": dataset,
         "parameter_broadcast": False,
     }
+    if dataset:
+        out["dataset_strategy"] = dataset
     shards, _ = optimizer
     if shards:
         config: dict[str, Any] = {"parallel_optimizer_threshold": 0, "optimizer_weight_shard_size": shards}
@@ -250,16 +285,14 @@ def _context(plan: PlanDocument, dataset: object, optimizer: Optimizer) -> Mappi
     return out
 
 
-def _dataset(plan: PlanDocument) -> str | tuple[tuple[int, ...], ...]:
+def _dataset(plan: PlanDocument) -> str | None:
     """`data_parallel` where every input is split by all devices along its first dimension, `full_batch` where none is
-    split, else shards of every dimension of every input."""
+    split, else None: each has a layout of its own."""
     mesh = plan.mesh
     found = [x.counts(mesh) for x in _inputs(plan)]
     if all(n == 1 for dims in found for n in dims):
         return "full_batch"
-    if all(dims and dims[0] == mesh.devices for dims in found):
-        return "data_parallel"
-    return tuple(found)
+    return "data_parallel" if all(dims and dims[0] == mesh.devices for dims in found) else None
 
 
 def _as_layouts(plan: PlanDocument) -> str:

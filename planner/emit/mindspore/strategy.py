@@ -66,7 +66,7 @@ def strategies_of_plan(
     """`wanted`: the parameters, and the `size` of optimizer parallel, where they are known already.
 
     InputError where operators want one parameter in two layouts, where one key would stand for two strategies, or a
-    layout has no words in MindSpore.
+    layout cannot be expressed in MindSpore.
     """
     mesh = plan.mesh
     wanted = wanted_of_plan(plan, names) if wanted is None else wanted
@@ -124,7 +124,7 @@ def merged(stages: Iterable[StrategyMap]) -> StrategyMap:
 def wanted_of_plan(plan: PlanDocument, names: Mapping[str, Name]) -> dict[str, Wanted]:
     """By the plan's names: how parameters are computed with, and among how many ranks the plan divides them.
 
-    InputError where operators want one in two layouts, or in one that MindSpore has no words for.
+    InputError where operators want one in two layouts, or in one that MindSpore cannot express.
     """
     out = {}
     for name, p in plan.parameters.items():

@@ -45,7 +45,7 @@ def emit_onnx(model: onnx.ModelProto, plan: PlanDocument, graph: Graph) -> Emiss
         )
     if lost.pending:
         left_out.append(
-            f"{lost.pending} results are pending sums, which the annotations have no words for: they have none"
+            f"{lost.pending} results are pending sums, which the annotations cannot express: they have none"
         )
     if lost.ambiguous:
         left_out.append(f"{lost.ambiguous} tensors are read in two layouts by one node: the first is annotated")

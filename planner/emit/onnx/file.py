@@ -1,4 +1,4 @@
-"""A model's file, as it stands."""
+"""A model's file, read without the changes that an import makes."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Placement:
 def placement_of(spec: onnx.ShardingSpecProto, shape: Sequence[int], devices: int, first: int = 0) -> Placement:
     """Where a specification without problems (`annotation_problems`) puts a tensor among `devices` from `first` on.
 
-    ValueError, saying what, where no mesh of the devices has words for it.
+    ValueError, saying what, where no mesh of the devices can express it.
     """
     counts = [1] * len(shape)
     for dim in spec.sharded_dim:

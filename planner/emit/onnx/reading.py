@@ -1,5 +1,5 @@
 """Multi-device annotations, whoever wrote them, as constraints of our search: the mesh that they mean, how operators
-are split, and the layouts of tensors.  What has no words among our strategies is told and searched."""
+are split, and the layouts of tensors.  What none of our strategies expresses is listed and searched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two plans beside each other."""
+"""`Diff`: two plans matched operator by operator, with what each difference costs."""
 
 from __future__ import annotations
 

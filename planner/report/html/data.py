@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from planner.planning.document import LayoutDocument
+from planner.planning.document import LayoutDocument, TensorDocument
 from planner.report.colours import SPLITS
 from planner.report.document import document_of
 from planner.report.figures import PARTS, part_of_move
@@ -36,60 +36,11 @@ def page_data(v: View, record: SearchRecord | None = None, words: str = "") -> d
     """What a page knows of one plan, and of the search that made it; `words`: the plan in degrees of parallelism."""
     plan = v.plan
     layouts, tensors = _Numbers(), _Numbers()
-    operators = [
-        [
-            name,
-            o.type,
-            o.source,
-            o.module,
-            list(o.strategy.values()),
-            v.splits[i],
-            o.stage,
-            [tensors(t) if t else -1 for t in o.inputs],
-            [layouts.layout(x) for x in o.operands],
-            [tensors(t) if t else -1 for t in o.outputs],
-            [layouts.layout(x) for x in o.results],
-            [[c.kind, list(c.axes), c.bytes, int(c.backward), c.count] for c in o.inner],
-            [[e.phase, e.begin, e.units, e.inside] for e in v.costs.runs.get(name, ())],
-        ]
-        for i, (name, o) in enumerate(plan.operators.items())
-    ]
-    moves = [
-        [
-            tensors(r.tensor),
-            int(r.direction == "gradient"),
-            v.tree.number.get(r.reader, -1),
-            layouts.layout(r.source),
-            layouts.layout(r.target),
-            [[s.kind, list(s.axes), s.dim, s.to_dim, layouts.layout(s.target), s.bytes] for s in r.steps],
-            v.costs.moved[i],
-            v.costs.begins[i],
-            v.tree.number.get(v.costs.owner[i], -1),
-            list(PARTS).index(part_of_move(plan, i)),
-        ]
-        for i, r in enumerate(plan.redistributions)
-    ]
-    parameters = {
-        tensors(name): [
-            list(p.shape),
-            layouts.layout(p.stored),
-            [layouts.layout(x) for x in p.compute],
-            layouts.layout(p.gradient),
-            layouts.layout(p.optimizer),
-            v.costs.optimizer.get(name, 0),
-            v.tree.number.get(v.costs.updated.get(name, ""), -1),
-        ]
-        for name, p in plan.parameters.items()
-    }
+    operators = _operators(v, layouts, tensors)
+    moves = _moves(v, layouts, tensors)
+    parameters = _parameters(v, layouts, tensors)
     inputs = [[tensors(name), layouts.layout(i.layout), i.shape, i.dtype] for name, i in plan.inputs.items()]
-    rows = []
-    for name in tensors.of:
-        t = plan.tensors.get(name)
-        rows.append(
-            [name]
-            if t is None
-            else [name, t.shape, t.dtype, str(t.role), layouts.layout(t.layout), layouts.layout(t.gradient)]
-        )
+    rows = [_tensor(name, plan.tensors.get(name), layouts) for name in tensors.of]
     return {
         "report": document_of(v, record),
         "words": words,
@@ -113,6 +64,67 @@ def page_data(v: View, record: SearchRecord | None = None, words: str = "") -> d
         "levels": {group: _level(level) for group, level in v.levels.items()},
         "waits": {str(n): list(moves) for n, moves in v.of_parameters.items()},
     }
+
+
+def _operators(v: View, layouts: _Numbers, tensors: _Numbers) -> list[list[Any]]:
+    return [
+        [
+            name,
+            o.type,
+            o.source,
+            o.module,
+            list(o.strategy.values()),
+            v.splits[i],
+            o.stage,
+            [tensors(t) if t else -1 for t in o.inputs],
+            [layouts.layout(x) for x in o.operands],
+            [tensors(t) if t else -1 for t in o.outputs],
+            [layouts.layout(x) for x in o.results],
+            [[c.kind, list(c.axes), c.bytes, int(c.backward), c.count] for c in o.inner],
+            [[e.phase, e.begin, e.units, e.inside] for e in v.costs.runs.get(name, ())],
+        ]
+        for i, (name, o) in enumerate(v.plan.operators.items())
+    ]
+
+
+def _moves(v: View, layouts: _Numbers, tensors: _Numbers) -> list[list[Any]]:
+    parts = list(PARTS)
+    return [
+        [
+            tensors(r.tensor),
+            int(r.direction == "gradient"),
+            v.tree.number.get(r.reader, -1),
+            layouts.layout(r.source),
+            layouts.layout(r.target),
+            [[s.kind, list(s.axes), s.dim, s.to_dim, layouts.layout(s.target), s.bytes] for s in r.steps],
+            v.costs.moved[i],
+            v.costs.begins[i],
+            v.tree.number.get(v.costs.owner[i], -1),
+            parts.index(part_of_move(v.plan, i)),
+        ]
+        for i, r in enumerate(v.plan.redistributions)
+    ]
+
+
+def _parameters(v: View, layouts: _Numbers, tensors: _Numbers) -> dict[int, list[Any]]:
+    return {
+        tensors(name): [
+            list(p.shape),
+            layouts.layout(p.stored),
+            [layouts.layout(x) for x in p.compute],
+            layouts.layout(p.gradient),
+            layouts.layout(p.optimizer),
+            v.costs.optimizer.get(name, 0),
+            v.tree.number.get(v.costs.updated.get(name, ""), -1),
+        ]
+        for name, p in v.plan.parameters.items()
+    }
+
+
+def _tensor(name: str, t: TensorDocument | None, layouts: _Numbers) -> list[Any]:
+    if t is None:
+        return [name]
+    return [name, t.shape, t.dtype, str(t.role), layouts.layout(t.layout), layouts.layout(t.gradient)]
 
 
 def _level(level: Level) -> list[Any]:

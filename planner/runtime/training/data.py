@@ -25,7 +25,7 @@ from planner.runtime.training.weights import kind_of
 from planner.verify.data import numpy_dtype
 from planner.verify.uses import uses
 
-__all__ = ["Data", "batch_rows", "open_data"]
+__all__ = ["Data", "batch_rows", "bounds_of", "open_data"]
 
 
 def batch_rows(graph: Graph) -> int:
@@ -82,6 +82,13 @@ class _Files:
         return found[name]
 
 
+def bounds_of(graph: Graph) -> dict[str, Any]:
+    """Inputs that are indices → the number, or numbers, that they lie below."""
+    known = uses(graph)
+    inputs = (n for n in graph.inputs if graph.tensors[n].role is Role.INPUT)
+    return {n: u.below for n in inputs if (u := known.get(n)) is not None and u.below is not None}
+
+
 class Data:
     """Batches for a graph in `micro_batches` passes a step; `step_samples`: of all of them together."""
 
@@ -90,8 +97,7 @@ class Data:
         self.rows = batch_rows(graph)
         self.step_samples = self.rows * micro_batches
         self.inputs = [n for n in graph.inputs if graph.tensors[n].role is Role.INPUT]
-        known = uses(graph)
-        self.below = {n: u.below for n in self.inputs if (u := known.get(n)) is not None and u.below is not None}
+        self.below = bounds_of(graph)
         # Labels that a loss leaves out.
         self.ignored = [op.attributes["ignore_index"] for op in graph.ops if "ignore_index" in op.attributes]
 

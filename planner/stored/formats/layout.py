@@ -73,7 +73,7 @@ def slice_name(name: str, number: int) -> str:
 
 class FileFormat(Protocol):
     """A format of single files.  `read` raises InputError for a file that is none of it, `arrange` ValueError for an
-    array that it has no words for."""
+    array that it cannot express."""
 
     @property
     def name(self) -> str: ...

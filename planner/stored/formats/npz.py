@@ -59,7 +59,7 @@ def _head(e: Entry) -> bytes:
     out = io.BytesIO()
     descr = npy.dtype_to_descr(e.dtype)
     if e.dtype.kind == "V":
-        raise ValueError(f"{e.name}: elements of {e.dtype}, for which .npz has no words; say --dtype fp32")
+        raise ValueError(f"{e.name}: elements of {e.dtype}, which .npz cannot hold; give --dtype fp32")
     npy.write_array_header_1_0(out, {"descr": descr, "fortran_order": False, "shape": e.shape})
     return out.getvalue()
 

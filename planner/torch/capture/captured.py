@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import operator
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,8 @@ from planner.errors import InputError
 from planner.ir import Graph
 from planner.torch.capture.exported import Loss, exported_step
 from planner.torch.capture.known import computed, once
-from planner.torch.capture.names import input_names, module_path
-from planner.torch.capture.registry import translator
+from planner.torch.capture.names import argument_names, input_names, module_path
+from planner.torch.capture.registry import Translator, translator
 from planner.torch.capture.unallocated import has_numbers
 from planner.torch.capture.writer import Value, Writer
 
@@ -64,11 +65,13 @@ class Capture:
     parameters  trained parameters by name; `aliases`: further names of the same ones
     updates     buffers that the step changes
     constants   tensors of the graph that are known, by name
+    kept        buffers and frozen parameters whose numbers the graph has or is given once
     training    whether the module was in training mode; `mode_matters`: whether the step has operators to which that
                 makes a difference
     positional  the number of positional arguments of the module; targets come behind them
     own_loss    whether the module returned its loss by name
     loss        the name of the loss, None where the step has none
+    plain       what the module was called with that is no tensor; `arguments`: the names of its arguments, in order
     """
 
     model: bytes
@@ -84,13 +87,25 @@ class Capture:
     positional: int = 0
     own_loss: bool = False
     mode_matters: bool = False
+    kept: tuple[str, ...] = ()
+    plain: tuple[Any, ...] = ()
+    arguments: tuple[str, ...] = ()
 
     def fed(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> list[Tensor]:
         """The tensors of a call with the module's own arguments and the targets behind them, in the order of `inputs`.
 
-        InputError where they are not built alike.
+        Arguments may be given by place or by name, whichever they were planned with.  InputError where they are not
+        built alike.
         """
-        return self.flattened(arguments[: self.positional], keywords, arguments[self.positional :])
+        listed, named, wanted = self.structure.children()
+        own = max(len(arguments) - wanted.num_children, 0)
+        given = {**dict(zip(self.arguments, arguments[:own], strict=False)), **keywords}
+        places = self.arguments[: listed.num_children]
+        names = list(named.context)
+        known = own <= len(self.arguments) and set(given) == {*places, *names} and len(given) == own + len(keywords)
+        if not known:
+            return self.flattened(arguments[: self.positional], keywords, arguments[self.positional :])
+        return self.flattened([given[n] for n in places], {n: given[n] for n in names}, arguments[own:])
 
     def paths(self, graph: Graph) -> dict[str, str]:
         """Parameter of the graph → the module's name of it."""
@@ -101,10 +116,40 @@ class Capture:
         leaves, structure = pytree.tree_flatten((tuple(inputs), dict(kwargs), tuple(targets)))
         if structure != self.structure:
             raise InputError(
-                f"{self.name}: the step was planned for inputs like {pytree.treespec_pprint(self.structure)}, and is "
-                f"called with {pytree.treespec_pprint(structure)}; give it the same arguments"
+                f"{self.name}: the step was planned for arguments, keywords and targets like "
+                f"{pytree.treespec_pprint(self.structure)}, and is called with {pytree.treespec_pprint(structure)}; "
+                "give it the same arguments, and the targets behind them"
+            )
+        plain = _plain(leaves)
+        if not _same(plain, self.plain):
+            raise InputError(
+                f"{self.name}: the step was planned with {list(self.plain)} for its arguments that are no tensors, and "
+                f"is called with {list(plain)}; plan again for others"
             )
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def _only_counts(node: Node, like: Tensor) -> bool:
+    """Whether a buffer is a whole number that a step adds one to, and reads nowhere."""
+    if like.is_floating_point() or like.ndim:
+        return False
+    return all(
+        getattr(u.target, "__name__", "") == "add.Tensor" and u.args[0] is node and isinstance(u.args[1], int)
+        and all(v.op == "output" for v in u.users)
+        for u in node.users
+    )  # fmt: skip
+
+
+def _plain(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(leaf for leaf in leaves if not isinstance(leaf, Tensor))
+
+
+def _same(found: Sequence[Any], wanted: Sequence[Any]) -> bool:
+    """Objects that have no order of their own, such as caches, are alike where they are of one kind."""
+    simple = (bool, int, float, str, type(None), torch.dtype, torch.device)
+    return len(found) == len(wanted) and all(
+        type(a) is type(b) and (a == b or not isinstance(a, simple)) for a, b in zip(found, wanted, strict=True)
+    )
 
 
 def capture(
@@ -136,6 +181,8 @@ class _Walk:
         self.values: dict[Node, Any] = {}
         self.buffers: dict[str, Value] = {}
         self.parameters: dict[str, bool] = {}
+        self.kept: list[str] = []
+        self.counts: list[Value] = []
         self.inputs: list[str] = []
         self.bases: dict[tuple[str, str], int] = {}
         self.first = {id(p): name for name, p in reversed(list(module.named_parameters(remove_duplicate=False)))}
@@ -170,9 +217,12 @@ class _Walk:
             name = spec.target.removeprefix(_STEP)
             held = self.program.state_dict.get(spec.target, self.program.constants.get(spec.target))
             if spec.target not in mutated and has_numbers(held):
+                if node.users:
+                    self.kept.append(name)
                 return self._held(held)
-            count = spec.target in mutated and not like.is_floating_point()
+            count = spec.target in mutated and _only_counts(node, like)
             value = Value(name, tuple(like.shape), like.dtype) if count else self.writer.parameter(name, like)
+            self.counts += [value] if count else []
             self.buffers[spec.target] = value
             return value
         return self._held(self.program.constants[spec.target])
@@ -203,13 +253,16 @@ class _Walk:
         name = str(node.target).removeprefix("aten.")
         if name in _SKIPPED or (not results and not node.users):
             return
+        unwritten = next((n for n in node.all_input_nodes if self.values[n] is None), None)
+        if unwritten is not None and unwritten.meta.get("val") is not None:
+            raise self._lacking(node, f" of {unwritten.name}, a result that no translation writes,")
         arguments, keywords = self._mapped(node.args), self._mapped(node.kwargs)
         known = self._known(node, arguments, keywords, results)
         if known is not None:
             whole = [Value("", tuple(r.shape), k.dtype, k) for r, k in zip(results, known, strict=True)]
             self.values[node] = whole if isinstance(found, tuple | list) else whole[0]
             return
-        write = translator(node.target)
+        write = translator(node.target, complex_numbers=_is_complex(arguments, keywords, results))
         w = self.writer
         w.path, w.results, w.operator = module_path(node), results, name
         w.base = self._base(w.path, name.partition(".")[0].strip("_"))
@@ -217,16 +270,32 @@ class _Walk:
             self.values[node] = Value("", (), torch.int64)
             return
         if write is None:
-            raise NoTranslationError(
-                f"{type(self.module).__name__}{f', module {w.path}' if w.path else ''}: the operator {node.target} has "
-                "no translation into the planner's operators; register one with planner.torch.capture.aten",
-                str(node.target),
-            )
+            raise self._lacking(node)
         said = {k: v for k, v in keywords.items() if k not in _OF_MEMORY}
+        self._check(node, write, arguments, said)
         try:
             self.values[node] = write(w, *arguments, **said)
         except InputError as error:
             raise NoTranslationError(str(error), str(node.target)) from error
+
+    def _check(self, node: Node, write: Translator, arguments: Any, keywords: Any) -> None:
+        """NoTranslationError where the translator takes other arguments."""
+        try:
+            inspect.signature(write).bind(self.writer, *arguments, **keywords)
+        except TypeError:
+            given = (*map(str, node.args), *(f"{k}={v}" for k, v in node.kwargs.items()))
+            raise self._lacking(node, f" with the arguments ({', '.join(given)})") from None
+
+    def _lacking(self, node: Node, said: str = "") -> NoTranslationError:
+        path = module_path(node)
+        advice = "register one with planner.torch.capture.aten"
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            advice = "draw what is random outside of the step, and give it to the module as an input"
+        return NoTranslationError(
+            f"{type(self.module).__name__}{f', module {path}' if path else ''}: the operator {node.target}{said} has "
+            f"no translation into the planner's operators; {advice}",
+            str(node.target),
+        )
 
     def _known(
         self, node: Node, arguments: Any, keywords: Any, results: tuple[Tensor, ...]
@@ -249,8 +318,7 @@ class _Walk:
     def _counts(self, node: Node, arguments: Any) -> bool:
         """Whether it adds to a buffer that counts steps, which is done outside of the graph."""
         first = arguments[0] if arguments else None
-        return isinstance(first, Value) and any(first is b for b in self.buffers.values()) and not first.rank \
-            and not first.dtype.is_floating_point  # fmt: skip
+        return isinstance(first, Value) and any(first is c for c in self.counts)
 
     def _mapped(self, arguments: Any) -> Any:
         return torch.fx.node.map_arg(arguments, lambda n: self.values[n])
@@ -312,6 +380,9 @@ class _Walk:
             positional=len(self.given[0]),
             own_loss=self.own_loss,
             mode_matters=bool(updates) or any(n.op_type == "Dropout" for n in w.nodes),
+            kept=(*self.kept, *(n for n, follows in self.parameters.items() if not follows and n in used)),
+            plain=_plain(pytree.tree_leaves(self.given)),
+            arguments=argument_names(self.module),
         )
 
     def _result(self, v: Value) -> Value:
@@ -330,3 +401,9 @@ class _Walk:
         if made is not None and made.op_type == "BatchNormalization":
             momentum = 1.0 - next(a.f for a in made.attribute if a.name == "momentum")
         return BufferUpdate(name, value.name, counted=self.writer.counted.get(value.name, ""), momentum=momentum)
+
+
+def _is_complex(arguments: Any, keywords: Any, results: tuple[Tensor, ...]) -> bool:
+    """Whether an operand or a result is."""
+    values = (v for v in pytree.tree_leaves((arguments, keywords)) if isinstance(v, Value))
+    return any(v.dtype.is_complex for v in (*values, *results))

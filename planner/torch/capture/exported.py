@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 import planner
 from planner.errors import InputError
@@ -80,7 +81,7 @@ def exported_step(
     """
     step = _Step(module, loss)
     step.training = module.training
-    given = (tuple(inputs), dict(kwargs), tuple(targets))
+    given = _apart((tuple(inputs), dict(kwargs), tuple(targets)))
     with warnings.catch_warnings(), _grouped_experts(module), stood_in(module, given) as taken:
         warnings.simplefilter("ignore")
         try:
@@ -92,6 +93,20 @@ def exported_step(
                 f"{type(module).__name__}: torch.export cannot follow it: {_first_lines(error)}{_place(error)}"
                 f"{_advice(error)}"
             ) from error
+
+
+def _apart(given: Any) -> Any:
+    """With a tensor of its own in every place: torch.export takes one that is given twice, as token ids that are labels
+    as well, for one input, and has all read the last."""
+    seen: set[int] = set()
+
+    def own(x: Any) -> Any:
+        if not isinstance(x, Tensor) or id(x) not in seen:
+            seen.add(id(x))
+            return x
+        return x.detach().clone()
+
+    return pytree.tree_map(own, given)
 
 
 def _decompositions() -> dict[Any, Any]:

@@ -10,17 +10,23 @@ from torch import Tensor, nn
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-__all__ = ["input_names", "module_path"]
+__all__ = ["argument_names", "input_names", "module_path"]
 
 _MODULE = "module"
 
 
+def argument_names(module: nn.Module) -> tuple[str, ...]:
+    """Those of the module's own arguments that have a name, in order."""
+    try:
+        given = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in given if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+
+
 def input_names(module: nn.Module, given: Any) -> Iterator[str]:
     """Names of the tensors that are fed: those of the module's own arguments, and `target`."""
-    try:
-        arguments = list(inspect.signature(module.forward).parameters)
-    except (TypeError, ValueError):
-        arguments = []
+    arguments = argument_names(module)
     for path, leaf in pytree.tree_flatten_with_path(given)[0]:
         if not isinstance(leaf, Tensor):
             continue

@@ -5,7 +5,8 @@
         ...
 
 A translator is called with the arguments of the operator in ATen's order and by ATen's names; tensors are `Value`s,
-anything else is as Python has it.  It returns the `Value` of the result, or a tuple of several.
+anything else is as Python has it.  It returns the `Value` of the result, or a tuple of several.  Where an operand or a
+result is complex, the translator `complex_numbers` of the operator is called instead.
 """
 
 from __future__ import annotations
@@ -21,25 +22,27 @@ __all__ = ["Translator", "aten", "is_known", "translator"]
 Translator = Callable[..., Any]
 
 _TRANSLATORS: dict[str, Translator] = {}
+_COMPLEX: dict[str, Translator] = {}
 
 
-def aten(*names: str) -> Callable[[Translator], Translator]:
+def aten(*names: str, complex_numbers: bool = False) -> Callable[[Translator], Translator]:
     """Register a translator for operators, as `linear.default`.  ValueError for one that has a translator already."""
+    known = _COMPLEX if complex_numbers else _TRANSLATORS
 
     def register(function: Translator) -> Translator:
         for name in names:
-            if name in _TRANSLATORS:
+            if name in known:
                 raise ValueError(f"aten.{name} has two translators; keep one")
-            _TRANSLATORS[name] = function
+            known[name] = function
         return function
 
     return register
 
 
-def translator(target: Any) -> Translator | None:
+def translator(target: Any, *, complex_numbers: bool = False) -> Translator | None:
     """The translator of an operator of a captured graph; None where there is none."""
     _load()
-    return _TRANSLATORS.get(_name(target))
+    return (_COMPLEX if complex_numbers else _TRANSLATORS).get(_name(target))
 
 
 def is_known(target: Any) -> bool:

@@ -75,7 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TYPE[SIZES]",
-        help="what the loss reads behind the module's result, such as int64[8,2048]; may be repeated",
+        help="what the loss reads after the module's result, such as int64[8,2048]; may be repeated",
     )
     parser.add_argument(
         "--mode",

@@ -6,7 +6,6 @@ import math
 
 import torch
 
-from planner.errors import InputError
 from planner.torch.capture.operators.elementwise import dropped
 from planner.torch.capture.registry import aten
 from planner.torch.capture.writer import Value, Writer
@@ -20,24 +19,44 @@ def _attention(
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Value:  # fmt: skip
     """ONNX Attention (version 23), where no scores are dropped; operands of rank 3 get a head."""
-    given = q.rank
-    if given == 3:
-        q, k, v = (w.op("Unsqueeze", x, w.integers([1]), shape=(x.shape[0], 1, *x.shape[1:])) for x in (q, k, v))
+    given = q.shape[:-2]
     if q.rank != 4:
-        raise InputError(f"{w.path or 'the module'}: attention of operands of rank {given}; expected 3 or 4")
+        if mask is not None and mask.rank > 2:
+            mask = _in_four(w, _wide(w, mask, given))
+        q, k, v = (_in_four(w, x) for x in (q, k, v))
     if mask is not None and _is_causal(mask, q.shape[2], k.shape[2]):
         mask, is_causal = None, True
-    if mask is not None:
-        mask = w.broadcast(mask)
-        if mask.rank > 2 and given == 3:
-            mask = w.op("Unsqueeze", mask, w.integers([1]), shape=(mask.shape[0], 1, *mask.shape[1:]))
+    mask = None if mask is None else w.broadcast(mask)
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     shape = (*q.shape[:3], v.shape[3])
     if dropout_p:
         y = _in_steps(w, q, k, v, mask, dropout_p, scale, is_causal)
     else:
         y = w.op("Attention", q, k, v, mask, shape=shape, is_causal=int(is_causal), scale=scale)
-    return y if given == 4 else w.op("Squeeze", y, w.integers([1]), shape=(y.shape[0], *y.shape[2:]))
+    if len(given) == 2:
+        return y
+    if len(given) == 1:
+        return w.op("Squeeze", y, w.integers([1]), shape=(y.shape[0], *y.shape[2:]))
+    whole = (*given, *y.shape[2:])
+    return w.op("Reshape", y, w.integers(whole), shape=whole)
+
+
+def _in_four(w: Writer, x: Value) -> Value:
+    """With one dimension of samples and one of heads."""
+    if x.rank == 3:
+        return w.op("Unsqueeze", x, w.integers([1]), shape=(x.shape[0], 1, *x.shape[1:]))
+    shape = (math.prod(x.shape[:-3]), *(x.shape[-3:] if x.rank > 2 else (1, *x.shape)))
+    return w.op("Reshape", x, w.integers(shape), shape=shape)
+
+
+def _wide(w: Writer, mask: Value, front: tuple[int, ...]) -> Value:
+    """A mask for each of the samples and heads."""
+    shape = (*front, *mask.shape[-2:])
+    if mask.shape == shape:
+        return mask
+    if mask.held is not None:
+        return Value("", shape, mask.dtype, mask.held.reshape(*(1,) * (len(shape) - mask.rank), *mask.held.shape))
+    return w.op("Expand", mask, w.integers(shape), shape=shape)
 
 
 def _in_steps(

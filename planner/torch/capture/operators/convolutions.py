@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import torch
+
 from planner.errors import InputError
+from planner.torch.capture.operators.elementwise import binary
 from planner.torch.capture.registry import aten
 from planner.torch.capture.writer import Value, Writer
 
@@ -81,24 +85,55 @@ def _average_pool(
     w: Writer, x: Value, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, ceil: bool = False,
     count_include_pad: bool = True, divisor: int | None = None,
 ) -> Value:  # fmt: skip
-    if divisor is not None:
-        raise InputError(f"{w.path or 'the module'}: a pool with divisor_override has no translation; leave it out")
+    if divisor is not None and ceil:
+        raise InputError(
+            f"{w.path or 'the module'}: a pool with divisor_override and ceil_mode has no translation; leave one out"
+        )
     rank = x.rank - 2
     size = _each(kernel, rank)
-    return w.op(
+    y = w.op(
         "AveragePool", x, shape=w.result_shape(), kernel_shape=size, strides=_each(stride or size, rank),
-        pads=_each(padding, rank) * 2, ceil_mode=int(ceil), count_include_pad=int(count_include_pad),
+        pads=_each(padding, rank) * 2, ceil_mode=int(ceil),
+        count_include_pad=int(count_include_pad or divisor is not None),
     )  # fmt: skip
+    return y if divisor is None else binary(w, "Mul", y, math.prod(size) / divisor)
 
 
 @aten("adaptive_avg_pool1d.default", "adaptive_avg_pool2d.default", "adaptive_avg_pool3d.default")
-def _adaptive(w: Writer, x: Value, size: Sizes) -> Value:
-    rank = x.rank - 2
-    given = _each(size, rank)
+def _adaptive(w: Writer, x: Value, _: object) -> Value:
+    given = list(w.result_shape()[2:])
     if all(n == 1 for n in given):
         return w.op("GlobalAveragePool", x, shape=w.result_shape())
     space = x.shape[2:]
     if any(n % m for n, m in zip(space, given, strict=True)):
-        raise InputError(f"{w.path or 'the module'}: an adaptive pool from {list(space)} to {given} has no translation")
+        return _uneven(w, x, given)
     windows = [n // m for n, m in zip(space, given, strict=True)]
     return _average_pool(w, x, windows, windows)
+
+
+def _uneven(w: Writer, x: Value, sizes: Sequence[int]) -> Value:
+    """Averages over windows of several sizes: along each dimension a product with a matrix of shares."""
+    letters = "hwd"[: len(sizes)]
+    for d, m in enumerate(sizes):
+        n = x.shape[2 + d]
+        shares = torch.zeros(m, n, dtype=x.dtype)
+        for k in range(m):
+            first, last = k * n // m, -(-(k + 1) * n // m)
+            shares[k, first:last] = 1 / (last - first)
+        matrix = Value(w.constant(shares), (m, n), x.dtype, shares)
+        read, made = f"nc{letters}", f"nc{letters.replace(letters[d], 'o')}"
+        shape = (*x.shape[: 2 + d], m, *x.shape[3 + d :])
+        x = w.op("Einsum", x, matrix, shape=shape, equation=f"{read},o{letters[d]}->{made}")
+    return x
+
+
+@aten("adaptive_max_pool1d.default", "adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
+def _adaptive_max(w: Writer, x: Value, size: Sizes) -> tuple[Value, None]:
+    space, given = x.shape[2:], _each(size, x.rank - 2)
+    if any(n % m for n, m in zip(space, given, strict=True)):
+        raise InputError(
+            f"{w.path or 'the module'}: an adaptive maximum of {list(space)} in {given} windows has no translation; "
+            "expected windows of one size"
+        )
+    windows = [n // m for n, m in zip(space, given, strict=True)]
+    return _max_pool(w, x, windows, windows), None

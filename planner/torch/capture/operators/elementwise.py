@@ -9,17 +9,20 @@ import torch
 from planner.torch.capture.registry import aten
 from planner.torch.capture.writer import Value, Writer
 
-__all__ = ["binary", "promoted"]
+__all__ = ["Number", "as_tensor", "binary", "choice", "dropped", "once", "promoted"]
 
 _UNARY = {
     "abs": "Abs", "cos": "Cos", "erf": "Erf", "exp": "Exp", "log": "Log", "neg": "Neg", "reciprocal": "Reciprocal",
     "relu": "Relu", "sigmoid": "Sigmoid", "sin": "Sin", "sqrt": "Sqrt", "tanh": "Tanh", "floor": "Floor",
-    "ceil": "Ceil", "sign": "Sign", "softplus": "Softplus", "hardswish": "HardSwish", "mish": "Mish",
+    "ceil": "Ceil", "sign": "Sign", "hardswish": "HardSwish", "mish": "Mish", "tan": "Tan", "sinh": "Sinh",
+    "cosh": "Cosh", "asin": "Asin", "acos": "Acos", "atan": "Atan", "asinh": "Asinh", "acosh": "Acosh",
+    "atanh": "Atanh", "round": "Round",
 }  # fmt: skip
+_KEEPING = ("Abs", "Neg", "Relu", "Sign", "Floor", "Ceil", "Round")  # the type of whole numbers
 _ARITHMETIC = {"mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min"}
 _COMPARISONS = {"eq": "Equal", "gt": "Greater", "ge": "GreaterOrEqual", "lt": "Less", "le": "LessOrEqual"}
-_LOGIC = {"logical_and": "And", "logical_or": "Or", "__and__": "And", "__or__": "Or", "bitwise_and": "And",
-          "bitwise_or": "Or"}  # fmt: skip
+_LOGIC = {"and": "And", "or": "Or", "xor": "Xor"}
+_OF_BOOLEANS = {"Mul": "And", "Min": "And", "Add": "Or", "Max": "Or"}  # of which ONNX has no arithmetic
 
 Number = Value | float | int | bool
 
@@ -34,20 +37,22 @@ def promoted(*operands: Number) -> torch.dtype:
     return dtype
 
 
-def _tensor(w: Writer, x: Number, dtype: torch.dtype) -> Value:
+def as_tensor(w: Writer, x: Number, dtype: torch.dtype) -> Value:
+    """A number or a tensor as a tensor of a type."""
     return w.cast(x, dtype) if isinstance(x, Value) else w.scalar(x, dtype)
 
 
 def binary(w: Writer, type_: str, a: Number, b: Number, *, dtype: torch.dtype | None = None) -> Value:
     """An operator of two operands, of one type, which repeat where they must; `dtype`: of the result, if another."""
     kind = promoted(a, b)
-    x, y = _tensor(w, a, kind), _tensor(w, b, kind)
+    type_ = _OF_BOOLEANS.get(type_, type_) if kind is torch.bool else type_
+    x, y = as_tensor(w, a, kind), as_tensor(w, b, kind)
     shape = torch.broadcast_shapes(x.shape, y.shape)
-    x, y = _once(w, x, y, shape)
+    x, y = once(w, x, y, shape)
     return w.op(type_, x, y, shape=shape, dtype=dtype or kind)
 
 
-def _once(w: Writer, x: Value, y: Value, shape: Any) -> tuple[Value, Value]:
+def once(w: Writer, x: Value, y: Value, shape: Any) -> tuple[Value, Value]:
     """Known operands without what they repeat, where the other one still gives the result its shape."""
     for a, b in ((x, y), (y, x)):
         if a.held is not None and not a.name:
@@ -60,7 +65,7 @@ def _once(w: Writer, x: Value, y: Value, shape: Any) -> tuple[Value, Value]:
 
 def _unary(type_: str) -> Any:
     def write(w: Writer, x: Value) -> Value:
-        x = w.cast(x, promoted(x, 1.0)) if type_ not in ("Abs", "Neg", "Relu", "Sign", "Floor", "Ceil") else x
+        x = w.cast(x, promoted(x, 1.0)) if type_ not in _KEEPING else x
         return w.op(type_, x, shape=x.shape)
 
     return write
@@ -71,6 +76,20 @@ def _arithmetic(type_: str) -> Any:
         if type_ == "Div" and not promoted(a, b).is_floating_point:
             a = w.cast(a, torch.get_default_dtype()) if isinstance(a, Value) else float(a)
         return binary(w, type_, a, b)
+
+    return write
+
+
+def _logical(type_: str) -> Any:
+    def write(w: Writer, a: Value, b: Value) -> Value:
+        return binary(w, type_, w.cast(a, torch.bool), w.cast(b, torch.bool))
+
+    return write
+
+
+def _bitwise(type_: str) -> Any:
+    def write(w: Writer, a: Number, b: Number) -> Value:
+        return binary(w, type_ if promoted(a, b) == torch.bool else f"Bitwise{type_}", a, b)
 
     return write
 
@@ -90,7 +109,10 @@ for _name, _type in _ARITHMETIC.items():
 for _name, _type in _COMPARISONS.items():
     aten(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_type))
 for _name, _type in _LOGIC.items():
-    aten(f"{_name}.default" if _name.startswith("logical") else f"{_name}.Tensor")(_comparison(_type))
+    aten(f"logical_{_name}.default")(_logical(_type))
+    aten(*(f"{full}.{form}" for full in (f"bitwise_{_name}", f"__{_name}__") for form in ("Tensor", "Scalar")))(
+        _bitwise(_type)
+    )
 
 
 @aten("add.Tensor", "add.Scalar")
@@ -114,9 +136,14 @@ def _differs(w: Writer, a: Number, b: Number) -> Value:
     return w.op("Not", same, shape=same.shape)
 
 
-@aten("logical_not.default", "bitwise_not.default")
+@aten("logical_not.default")
 def _not(w: Writer, x: Value) -> Value:
     return w.op("Not", w.cast(x, torch.bool), shape=x.shape)
+
+
+@aten("bitwise_not.default")
+def _bitwise_not(w: Writer, x: Value) -> Value:
+    return w.op("Not" if x.dtype == torch.bool else "BitwiseNot", x, shape=x.shape)
 
 
 @aten("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
@@ -151,15 +178,38 @@ def _leaky_relu(w: Writer, x: Value, slope: float = 0.01) -> Value:
 
 @aten("elu.default")
 def _elu(w: Writer, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
-    x = x if input_scale == 1 else binary(w, "Mul", x, input_scale)
-    y = w.op("Elu", x, shape=x.shape, alpha=alpha)
+    """Only what is negative is scaled before it is read."""
+    if input_scale == 1:
+        y = w.op("Elu", x, shape=x.shape, alpha=alpha)
+    else:
+        below = w.op("Elu", binary(w, "Mul", x, input_scale), shape=x.shape, alpha=alpha)
+        y = choice(w, binary(w, "Greater", x, 0.0, dtype=torch.bool), x, below)
     return y if scale == 1 else binary(w, "Mul", y, scale)
 
 
-@aten("clamp.default", "clamp_min.default", "clamp_max.default")
+@aten("clamp.default", "clamp_min.default")
 def _clamp(w: Writer, x: Value, min: float | None = None, max: float | None = None) -> Value:
+    x = w.cast(x, promoted(x, *(b for b in (min, max) if b is not None)))
     bounds = [None if b is None else w.scalar(b, x.dtype) for b in (min, max)]
     return w.op("Clip", x, *bounds, shape=x.shape)
+
+
+@aten("clamp_max.default")
+def _clamp_max(w: Writer, x: Value, max: float) -> Value:
+    return _clamp(w, x, None, max)
+
+
+@aten("clamp.Tensor", "clamp_min.Tensor", "clamp_max.Tensor")
+def _clamp_by(w: Writer, x: Value, min: Value | None = None, max: Value | None = None) -> Value:
+    """Bounds that are tensors, the upper one the stronger.  Where an element is its bound the gradient is the element's
+    alone, of which ONNX's Max and Min would give the bound a half."""
+    if "clamp_max" in w.operator:
+        min, max = None, min
+    y = x
+    for bound, beyond in ((min, "Less"), (max, "Greater")):
+        if bound is not None:
+            y = choice(w, binary(w, beyond, y, bound, dtype=torch.bool), bound, y)
+    return y
 
 
 @aten("hardtanh.default")
@@ -173,16 +223,17 @@ def _relu6(w: Writer, x: Value) -> Value:
 
 
 @aten("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
-def _where(w: Writer, condition: Value, a: Number, b: Number) -> Value:
+def choice(w: Writer, condition: Value, a: Number, b: Number) -> Value:
+    """`a` where the condition holds, else `b`."""
     kind = promoted(a, b)
-    x, y = _tensor(w, a, kind), _tensor(w, b, kind)
+    x, y = as_tensor(w, a, kind), as_tensor(w, b, kind)
     shape = torch.broadcast_shapes(condition.shape, x.shape, y.shape)
     return w.op("Where", condition, x, y, shape=shape, dtype=kind)
 
 
 @aten("masked_fill.Scalar", "masked_fill.Tensor")
 def _masked_fill(w: Writer, x: Value, mask: Value, value: Number) -> Value:
-    filled = _tensor(w, value, x.dtype)
+    filled = as_tensor(w, value, x.dtype)
     if mask.held is not None and torch.broadcast_shapes(tuple(mask.held.shape), x.shape) == x.shape:
         mask = w.broadcast(mask)
     return w.op("Where", mask, filled, x, shape=torch.broadcast_shapes(x.shape, mask.shape), dtype=x.dtype)

@@ -10,7 +10,7 @@ from planner.errors import InputError
 from planner.torch.capture.registry import aten
 from planner.torch.capture.writer import Value, Writer
 
-__all__: list[str] = []
+__all__ = ["addresses", "leading", "restored"]
 
 
 @aten("embedding.default")
@@ -50,7 +50,7 @@ def _gather(w: Writer, x: Value, dim: int, index: Value, sparse_grad: bool = Fal
 
 @aten("index.Tensor")
 def _index(w: Writer, x: Value, indices: Sequence[Value | None]) -> Value:
-    """Indices of one dimension are a Gather; those of several neighbours, from the first on, a GatherND."""
+    """Indices of one dimension are a Gather; those of several a GatherND, in front of which these come first."""
     given = [d for d, i in enumerate(indices) if i is not None]
     if any(i is not None and i.dtype == torch.bool for i in indices):
         raise InputError(
@@ -61,30 +61,98 @@ def _index(w: Writer, x: Value, indices: Sequence[Value | None]) -> Value:
         index = indices[given[0]]
         assert index is not None
         return _select(w, x, given[0], index)
-    if given != list(range(len(given))):
-        raise InputError(f"{w.path or 'the module'}: indexing dimensions {given} at once has no translation")
-    shape = torch.broadcast_shapes(*(i.shape for i in indices if i is not None))
+    order, shape = leading(x.rank, given), torch.broadcast_shapes(*(i.shape for i in indices if i is not None))
+    if order != sorted(order):
+        x = w.op("Transpose", x, shape=[x.shape[d] for d in order], perm=order)
+    at = addresses(w, [i for i in indices if i is not None], shape)
+    found = w.op("GatherND", x, at, shape=(*shape, *x.shape[len(given) :]), dtype=x.dtype)
+    turn = restored(given, len(shape), x.rank)
+    if turn == sorted(turn):
+        return found
+    return w.op("Transpose", found, shape=[found.shape[d] for d in turn], perm=turn)
+
+
+def leading(rank: int, given: Sequence[int]) -> list[int]:
+    """An order of dimensions in which those that are indexed come first."""
+    return [*given, *(d for d in range(rank) if d not in given)]
+
+
+def restored(given: Sequence[int], indexed: int, rank: int) -> list[int]:
+    """The order of what comes of indices first, as torch has it: in the place of the indexed dimensions where these are
+    neighbours."""
+    apart = list(given) != list(range(given[0], given[0] + len(given)))
+    before = 0 if apart else given[0]
+    rest = [indexed + d for d in range(rank - len(given))]
+    return [*rest[:before], *range(indexed), *rest[before:]]
+
+
+def addresses(w: Writer, indices: Sequence[Value], shape: Sequence[int]) -> Value:
+    """The indices of several dimensions side by side, as GatherND and ScatterND read them."""
     columns = []
     for i in indices:
-        assert i is not None
         wide = w.cast(i, torch.int64)
         wide = wide if wide.shape == tuple(shape) else w.op("Expand", wide, w.integers(shape), shape=shape)
         columns.append(w.op("Unsqueeze", wide, w.integers([len(shape)]), shape=(*shape, 1)))
-    at = w.op("Concat", *columns, shape=(*shape, len(columns)), axis=len(shape))
-    return w.op("GatherND", x, at, shape=(*shape, *x.shape[len(given) :]), dtype=x.dtype)
+    if len(columns) == 1:
+        return columns[0]
+    return w.op("Concat", *columns, shape=(*shape, len(columns)), axis=len(shape))
+
+
+@aten("diagonal.default")
+def _diagonal(w: Writer, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    given = [x.dim(dim1), x.dim(dim2)]
+    rest = [d for d in range(x.rank) if d not in given]
+    order = [*given, *rest]
+    if order != sorted(order):
+        x = w.op("Transpose", x, shape=[x.shape[d] for d in order], perm=order)
+    count = w.result_shape()[-1]
+    start = torch.arange(count)
+    at = torch.stack([start - min(offset, 0), start + max(offset, 0)], -1)
+    known = Value(w.constant(at), (count, 2), torch.int64, at)
+    found = w.op("GatherND", x, known, shape=(count, *x.shape[2:]), dtype=x.dtype)
+    if not rest:
+        return found
+    back = [*range(1, found.rank), 0]
+    return w.op("Transpose", found, shape=[found.shape[d] for d in back], perm=back)
+
+
+@aten("unfold.default")
+def _windows(w: Writer, x: Value, dim: int, size: int, step: int) -> Value:
+    """Windows along a dimension, whose elements come last."""
+    at = x.dim(dim)
+    places = torch.arange(0, x.shape[at] - size + 1, step)[:, None] + torch.arange(size)
+    found = _select(w, x, at, Value(w.constant(places), tuple(places.shape), torch.int64, places))
+    order = [*(d for d in range(found.rank) if d != at + 1), at + 1]
+    if order == sorted(order):
+        return found
+    return w.op("Transpose", found, shape=[found.shape[d] for d in order], perm=order)
+
+
+@aten("_embedding_bag.default", "_embedding_bag_forward_only.default")
+def _embedding_bag(
+    w: Writer, table: Value, indices: Value, offsets: Value, scale: bool = False, mode: int = 0, sparse: bool = False,
+    weights: Value | None = None, last: bool = False, padding_idx: int = -1,
+) -> tuple[Value | None, ...]:  # fmt: skip
+    """Bags of one size, as indices of two dimensions make them."""
+    bags = w.result_shape()[0]
+    size = indices.elements // bags
+    even = torch.arange(0, bags * size, size)
+    alike = offsets.held is not None and bool((offsets.whole()[:bags] == even).all())
+    if scale or sparse or padding_idx >= 0 or not alike or bags * size != indices.elements:
+        raise InputError(
+            f"{w.path or 'the module'}: an embedding bag with scale_grad_by_freq, sparse, padding_idx, or bags of "
+            "several sizes has no translation; give indices of two dimensions, and leave the others out"
+        )
+    at = w.op("Reshape", indices, w.integers([bags, size]), shape=[bags, size])
+    rows = w.op("Gather", table, at, shape=(bags, size, *table.shape[1:]), axis=0)
+    if weights is not None:
+        each = w.op("Reshape", weights, w.integers([bags, size, 1]), shape=[bags, size, 1])
+        rows = w.op("Mul", rows, each, shape=rows.shape)
+    type_ = ("ReduceSum", "ReduceMean", "ReduceMax")[mode]
+    return w.op(type_, rows, w.integers([1]), shape=w.result_shape(), keepdims=0), None, None, None
 
 
 @aten("one_hot.default")
 def _one_hot(w: Writer, x: Value, classes: int = -1) -> Value:
     ends = w.constant(torch.tensor([0, 1]))
     return w.op("OneHot", x, w.scalar(classes, torch.int64), ends, shape=(*x.shape, classes), dtype=torch.int64)
-
-
-@aten("scatter.src", "scatter.value", "scatter_add.default")
-def _scatter(w: Writer, x: Value, dim: int, index: Value, source: Value | float) -> Value:
-    if not isinstance(source, Value):
-        source = Value("", index.shape, x.dtype, torch.full((1,) * index.rank, source, dtype=x.dtype))
-    elif source.shape != index.shape:
-        raise InputError(f"{w.path or 'the module'}: a scatter of more than it has indices for has no translation")
-    how = {"reduction": "add"} if "add" in w.operator else {}
-    return w.op("ScatterElements", x, index, source, shape=x.shape, axis=x.dim(dim), **how)

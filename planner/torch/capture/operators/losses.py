@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.torch.capture.operators.elementwise import binary
+import torch
+
+from planner.torch.capture.operators.elementwise import binary, choice
 from planner.torch.capture.operators.reductions import reduced
 from planner.torch.capture.registry import aten
 from planner.torch.capture.writer import Value, Writer
@@ -24,21 +26,55 @@ def _cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Value:  # fmt: skip
     classes = x.dim(1 if x.rank > 1 else 0)
-    if target.dtype.is_floating_point:  # shares of the classes
-        log = w.op("LogSoftmax", x, shape=x.shape, axis=classes)
-        rows = reduced(w, "ReduceSum", binary(w, "Mul", log, target), classes, False)
-        rows = w.op("Neg", rows, shape=rows.shape)
-        return _reduced(w, rows, reduction)
-    x, target = (x, target) if x.rank > 1 else (_row(w, x), _row(w, target))
+    if target.dtype.is_floating_point:
+        return _of_shares(w, x, target, weight, reduction, label_smoothing, classes)
+    if x.rank == 1:
+        x, target = _row(w, x), _row(w, target)
     exact = _labels(w, x, target, weight, reduction, ignore_index)
     if not label_smoothing:
         return exact
-    log = w.op("LogSoftmax", x, shape=x.shape, axis=x.dim(1))
-    even = w.op("Neg", (m := reduced(w, "ReduceMean", log, 1, False)), shape=m.shape)
+    even = _evenly(w, x, target, weight, reduction, ignore_index)
     return binary(
         w, "Add", binary(w, "Mul", exact, 1 - label_smoothing),
-        binary(w, "Mul", _reduced(w, even, reduction), label_smoothing),
+        binary(w, "Mul", even, label_smoothing / x.shape[1]),
     )  # fmt: skip
+
+
+def _of_shares(
+    w: Writer, x: Value, target: Value, weight: Value | None, reduction: int, smoothing: float, classes: int
+) -> Value:
+    """Of targets that are shares of the classes.  A mean is that of the samples, whatever their classes weigh."""
+    if smoothing:
+        target = binary(w, "Add", binary(w, "Mul", target, 1 - smoothing), smoothing / x.shape[classes])
+    log = w.op("LogSoftmax", x, shape=x.shape, axis=classes)
+    terms = binary(w, "Mul", log, target)
+    terms = terms if weight is None else binary(w, "Mul", terms, _by_class(w, weight, x.rank, classes))
+    rows = reduced(w, "ReduceSum", terms, classes, False)
+    return _reduced(w, w.op("Neg", rows, shape=rows.shape), reduction)
+
+
+def _evenly(w: Writer, x: Value, target: Value, weight: Value | None, reduction: int, ignored: int) -> Value:
+    """What smoothed labels add: minus the logarithms of all classes, of the samples that have a label.  A mean is over
+    what their labels weigh."""
+    log = w.op("LogSoftmax", x, shape=x.shape, axis=1)
+    log = log if weight is None else binary(w, "Mul", log, _by_class(w, weight, x.rank, 1))
+    rows = reduced(w, "ReduceSum", log, 1, False)
+    labelled = w.op("Not", binary(w, "Equal", target, ignored, dtype=torch.bool), shape=target.shape, dtype=torch.bool)
+    rows = choice(w, labelled, w.op("Neg", rows, shape=rows.shape), 0.0)
+    if reduction != 1:
+        return _reduced(w, rows, reduction)
+    weighs = w.cast(labelled, x.dtype)
+    if weight is not None:
+        known = choice(w, labelled, target, 0)
+        of_label = w.op("Gather", weight, known, shape=target.shape, axis=0)
+        weighs = binary(w, "Mul", of_label, weighs)
+    return binary(w, "Div", _reduced(w, rows, 2), _reduced(w, weighs, 2))
+
+
+def _by_class(w: Writer, weight: Value, rank: int, classes: int) -> Value:
+    """A weight for each class, beside scores of a rank."""
+    shape = [weight.shape[0] if d == classes else 1 for d in range(rank)]
+    return w.op("Reshape", weight, w.integers(shape), shape=shape)
 
 
 def _row(w: Writer, x: Value) -> Value:

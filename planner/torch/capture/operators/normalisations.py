@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from planner.errors import InputError
+from planner.torch.capture.operators.elementwise import binary
+from planner.torch.capture.operators.reductions import reduced
 from planner.torch.capture.registry import aten
 from planner.torch.capture.writer import Value, Writer
 
-__all__: list[str] = []
+__all__ = ["vector_norm"]
 
 
 def _ones(shape: Sequence[int], dtype: torch.dtype, value: float = 1.0) -> Value:
@@ -86,11 +89,46 @@ def _softmax(w: Writer, x: Value, dim: int, *dtypes: object, dtype: torch.dtype 
 
 
 @aten("linalg_vector_norm.default")
-def _norm(w: Writer, x: Value, order: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False) -> Value:
-    if order != 2:
-        raise InputError(f"{w.path or 'the module'}: a norm of order {order} has no translation; expected order 2")
-    axes = [x.dim(d) for d in (range(x.rank) if dim is None else dim)]
-    return w.op("ReduceL2", x, w.integers(axes), shape=w.result_shape(), keepdims=int(keepdim))
+def vector_norm(
+    w: Writer, x: Value, order: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, *,
+    dtype: torch.dtype | None = None,
+) -> Value:  # fmt: skip
+    """The length of vectors along dimensions."""
+    x = w.cast(x, dtype or x.dtype)
+    if order in (1, 2):
+        return reduced(w, f"ReduceL{order:.0f}", x, dim, keepdim)
+    size = w.op("Abs", x, shape=x.shape)
+    if abs(order) == math.inf:
+        return reduced(w, "ReduceMax" if order > 0 else "ReduceMin", size, dim, keepdim)
+    if order <= 0:
+        raise InputError(f"{w.path or 'the module'}: a norm of order {order} has no translation; expected a larger one")
+    return binary(w, "Pow", reduced(w, "ReduceSum", binary(w, "Pow", size, order), dim, keepdim), 1 / order)
+
+
+@aten("instance_norm.default")
+def _instance_norm(
+    w: Writer, x: Value, weight: Value | None, bias: Value | None, mean: Value | None, variance: Value | None,
+    of_input: bool, momentum: float, eps: float, cudnn: bool = True,
+) -> Value:  # fmt: skip
+    if mean is not None:
+        raise InputError(
+            f"{w.path or 'the module'}: an instance norm with track_running_stats=True has no translation; leave it out"
+        )
+    channels = [x.shape[1]]
+    scale = _ones(channels, x.dtype) if weight is None else weight
+    shift = _ones(channels, x.dtype, 0.0) if bias is None else bias
+    return w.op("InstanceNormalization", x, scale, shift, shape=x.shape, epsilon=eps)
+
+
+@aten("_native_batch_norm_legit.no_stats")
+def _batch_norm_without(
+    w: Writer, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+) -> tuple[Value | None, ...]:
+    """Running statistics that nobody keeps."""
+    channels = [x.shape[1]]
+    kept = _ones(channels, x.dtype, 0.0), _ones(channels, x.dtype)
+    y, *_ = _batch_norm(w, x, weight, bias, *kept, True, momentum, eps)
+    return y, None, None
 
 
 @aten("local_response_norm.default")

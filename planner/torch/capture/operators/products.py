@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from planner.torch.capture.operators.elementwise import binary
+from planner.torch.capture.operators.normalisations import vector_norm
 from planner.torch.capture.registry import aten
 from planner.torch.capture.writer import Value, Writer
 
@@ -48,3 +49,20 @@ def _addmm(w: Writer, bias: Value, a: Value, b: Value, beta: float = 1, alpha: f
 def _einsum(w: Writer, equation: str, operands: list[Value], path: object = None) -> Value:
     shape = torch.einsum(equation, *(torch.empty(x.shape, device="meta") for x in operands)).shape
     return w.op("Einsum", *operands, shape=tuple(shape), equation=equation.replace(" ", ""))
+
+
+@aten("bilinear.default")
+def _bilinear(w: Writer, a: Value, b: Value, weight: Value, bias: Value | None = None) -> Value:
+    front = "abcdefgh"[: a.rank - 1]
+    y = w.op("Einsum", a, weight, b, shape=w.result_shape(), equation=f"{front}i,oij,{front}j->{front}o")
+    return y if bias is None else binary(w, "Add", y, bias)
+
+
+@aten("_cdist_forward.default")
+def _distances(w: Writer, a: Value, b: Value, p: float, mode: object) -> Value:
+    """Of all pairs of rows, from their differences."""
+    front = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    left = w.op("Unsqueeze", a, w.integers([-2]), shape=(*a.shape[:-1], 1, a.shape[-1]))
+    right = w.op("Unsqueeze", b, w.integers([-3]), shape=(*b.shape[:-2], 1, *b.shape[-2:]))
+    apart = w.op("Sub", left, right, shape=(*front, a.shape[-2], b.shape[-2], a.shape[-1]))
+    return vector_norm(w, apart, p, [-1])

@@ -42,6 +42,58 @@ def _extreme(w: Writer, x: Value, dim: Dims = None, keepdim: bool = False) -> Va
     return reduced(w, "ReduceMax" if "amax" in w.operator else "ReduceMin", x, dim, keepdim)
 
 
+@aten("max.default", "min.default")
+def _extreme_of_all(w: Writer, x: Value) -> Value:
+    return reduced(w, "ReduceMax" if "max" in w.operator else "ReduceMin", x, None, False)
+
+
+@aten("max.dim", "min.dim")
+def _extreme_and_place(w: Writer, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """Of equal elements the first one gets the whole gradient, which a reduction would share among them."""
+    at, type_ = x.dim(dim), "ArgMax" if "max" in w.operator else "ArgMin"
+    kept = [1 if d == at else n for d, n in enumerate(x.shape)]
+    place = w.op(type_, x, shape=kept, dtype=torch.int64, axis=at, keepdims=1)
+    return _at_place(w, x, place, at, keepdim)
+
+
+@aten("kthvalue.default")
+def _of_rank(w: Writer, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+    at = x.dim(dim)
+    shape = [k if d == at else n for d, n in enumerate(x.shape)]
+    kept = [1 if d == at else n for d, n in enumerate(x.shape)]
+    results: list[Any] = [(shape, x.dtype), (shape, torch.int64)]
+    _, places = w.ops("TopK", [x, w.integers([k])], results, axis=at, largest=0, sorted=1)
+    ends = [w.integers([v]) for v in (k - 1, k, at)]
+    return _at_place(w, x, w.op("Slice", places, *ends, shape=kept), at, keepdim)
+
+
+@aten("median.dim")
+def _median(w: Writer, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The lower one of two in the middle."""
+    return _of_rank(w, x, (x.shape[x.dim(dim)] + 1) // 2, dim, keepdim)
+
+
+@aten("median.default")
+def _median_of_all(w: Writer, x: Value) -> Value:
+    return _median(w, w.op("Reshape", x, w.integers([-1]), shape=[x.elements]), 0)[0]
+
+
+def _at_place(w: Writer, x: Value, place: Value, at: int, keepdim: bool) -> tuple[Value, Value]:
+    """The elements at one place along a dimension, and the place."""
+    found = w.op("GatherElements", x, place, shape=place.shape, axis=at)
+    if keepdim:
+        return found, place
+    shape = [n for d, n in enumerate(place.shape) if d != at]
+    gone = w.integers([at])
+    return w.op("Squeeze", found, gone, shape=shape), w.op("Squeeze", place, gone, shape=shape)
+
+
+@aten("prod.default", "prod.dim_int")
+def _product(w: Writer, x: Value, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Value:
+    whole = torch.int64 if not x.dtype.is_floating_point else x.dtype
+    return reduced(w, "ReduceProd", w.cast(x, dtype or whole), dim, keepdim)
+
+
 @aten("var.correction", "var.dim", "std.correction", "std.dim")
 def _variance(
     w: Writer, x: Value, dim: Dims = None, unbiased: bool = True, keepdim: bool = False, correction: float | None = None

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 
-from planner.errors import InputError
 from planner.torch.capture.registry import aten
 from planner.torch.capture.writer import Value, Writer
 
@@ -122,14 +121,11 @@ def _slice_scatter(
     w: Writer, x: Value, source: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Value:
     """`x` with the source in the place of a slice."""
-    if step != 1:
-        raise InputError(
-            f"{w.path or 'the module'}: slice_scatter with step {step} has no translation; use torch.where"
-        )
     at = x.dim(dim)
     n = x.shape[at]
     first = 0 if start is None else max(start + n, 0) if start < 0 else min(start, n)
-    return _replaced(w, x, w.cast(source, x.dtype), at, first)
+    source = w.cast(source, x.dtype)
+    return _replaced(w, x, source, at, first) if step == 1 else _interleaved(w, x, source, at, first, step)
 
 
 @aten("select_scatter.default")
@@ -137,6 +133,15 @@ def _select_scatter(w: Writer, x: Value, source: Value, dim: int, index: int) ->
     at = x.dim(dim)
     one = _unsqueeze(w, w.cast(source, x.dtype), at)
     return _replaced(w, x, one, at, index % x.shape[at])
+
+
+def _interleaved(w: Writer, x: Value, source: Value, at: int, first: int, step: int) -> Value:
+    """`x` with the source's places at every step: both in one row, from which the result is chosen."""
+    n = x.shape[at]
+    places = torch.arange(n)
+    places[first : first + (source.shape[at] - 1) * step + 1 : step] = n + torch.arange(source.shape[at])
+    both = _cat(w, [x, source], at)
+    return w.op("Gather", both, w.integers(places.tolist()), shape=x.shape, axis=at)
 
 
 def _replaced(w: Writer, x: Value, part: Value, at: int, first: int) -> Value:

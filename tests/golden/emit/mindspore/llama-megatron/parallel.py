@@ -2,7 +2,7 @@
 
 Before the network is compiled, after init():
 
-    net = parallel(network)
+    model = mindspore.Model(parallel(network), optimizer=optimizer)
 
 and, of operators whose strategies the file cannot name, those that are to have theirs:
 
@@ -145,7 +145,6 @@ STRATEGIES = {'model.layers.1.input_layernorm.mul_1': (('x', 'y', 'None'), ('Non
 WHOLE = ()
 
 MICRO_BATCHES = 4
-SENS = 1 / MICRO_BATCHES
 STAGES = 2
 
 # Parameter -> the pipeline stage that holds it.
@@ -222,25 +221,38 @@ def recompute(network):
 CONTEXT = {'parallel_mode': 'semi_auto_parallel',
  'device_num': 8,
  'gradients_mean': False,
- 'dataset_strategy': ((2, 1), (2, 1)),
  'parameter_broadcast': False,
  'enable_parallel_optimizer': True,
  'parallel_optimizer_config': {'parallel_optimizer_threshold': 0, 'optimizer_weight_shard_size': 2},
  'pipeline_stages': 2}
+CONTEXT["dataset_strategy"] = (MESH('x', 'None'), MESH('x', 'None'),)
+
+
+class Part(mindspore.nn.Cell):
+    """One of the parts that MicroBatchInterleaved runs at once: its share of their mean, since it adds losses up."""
+
+    def __init__(self, network, copies):
+        super().__init__(auto_prefix=False)
+        self.network, self.copies = network, copies
+
+    def construct(self, *inputs):
+        return self.network(*inputs) / self.copies
 
 
 def parallel(network, copies=1):
     """The network with its loss under the plan, in semi-automatic parallelism.
 
-    The sum over micro-batches and copies comes out: train with `sens=SENS / copies`, so that gradients are those of the
-    mean.  `copies`: parts of every micro-batch that run at once, so that one computes while another communicates.
+    Train it by mindspore.Model, whose step takes the mean of the gradients of all micro-batches (the loss that it
+    reports is the sum over them).  A step cell around it, as nn.TrainOneStepCell, would leave its settings out without
+    an error: every device would train by itself.
+    `copies`: parts of every micro-batch that run at once, so that one computes while another communicates.
     """
     for parameter in network.get_parameters():
         if parameter.name in WHOLE:
             parameter.parallel_optimizer = False
     recompute(network)
     if copies > 1:
-        network = MicroBatchInterleaved(network, copies)
+        network = MicroBatchInterleaved(Part(network, copies), copies)
     network = Pipeline(network, MICRO_BATCHES, stage_config=stage_config(network))
     net = AutoParallel(network, parallel_mode="semi_auto")
     # Not net.load_param_strategy_file(STRATEGY_FILE): told shards alone, MindSpore would lay out over other ranks what

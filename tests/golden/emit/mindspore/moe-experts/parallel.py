@@ -2,7 +2,7 @@
 
 Before the network is compiled, after init():
 
-    net = parallel(network)
+    model = mindspore.Model(parallel(network), optimizer=optimizer)
 
 and, of operators whose strategies the file cannot name, those that are to have theirs:
 
@@ -100,28 +100,40 @@ STRATEGIES = {'model.layers.0.input_layernorm.mul': (('x', 'None', 'None'), ('x'
 WHOLE = ()
 
 MICRO_BATCHES = 1
-SENS = 1 / MICRO_BATCHES
 
 # Settings for scripts of the old style: mindspore.set_auto_parallel_context(**CONTEXT).
 CONTEXT = {'parallel_mode': 'semi_auto_parallel',
  'device_num': 4,
  'gradients_mean': False,
- 'dataset_strategy': 'data_parallel',
- 'parameter_broadcast': False}
+ 'parameter_broadcast': False,
+ 'dataset_strategy': 'data_parallel'}
 CONTEXT["strategy_ckpt_load_file"] = STRATEGY_FILE
+
+
+class Part(mindspore.nn.Cell):
+    """One of the parts that MicroBatchInterleaved runs at once: its share of their mean, since it adds losses up."""
+
+    def __init__(self, network, copies):
+        super().__init__(auto_prefix=False)
+        self.network, self.copies = network, copies
+
+    def construct(self, *inputs):
+        return self.network(*inputs) / self.copies
 
 
 def parallel(network, copies=1):
     """The network with its loss under the plan, in semi-automatic parallelism.
 
-    The sum over micro-batches and copies comes out: train with `sens=SENS / copies`, so that gradients are those of the
-    mean.  `copies`: parts of every micro-batch that run at once, so that one computes while another communicates.
+    Train it by mindspore.Model.  A step cell around it, as nn.TrainOneStepCell, would leave its settings out without an
+    error: every device would train by itself.  A step of your own goes inside, with one copy:
+    parallel(nn.TrainOneStepCell(network, optimizer)).
+    `copies`: parts of every micro-batch that run at once, so that one computes while another communicates.
     """
     for parameter in network.get_parameters():
         if parameter.name in WHOLE:
             parameter.parallel_optimizer = False
     if copies > 1:
-        network = MicroBatchInterleaved(network, copies)
+        network = MicroBatchInterleaved(Part(network, copies), copies)
     net = AutoParallel(network, parallel_mode="semi_auto")
     net.load_param_strategy_file(STRATEGY_FILE)
     net.dataset_strategy('data_parallel')

@@ -1,0 +1,258 @@
+"""What would compute something else without a word is refused, and what is the same in other words is taken."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.peer
+
+import torch.distributed as dist  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.nn.functional import cross_entropy  # noqa: E402
+
+import planner.torch  # noqa: E402
+from planner.errors import InputError, UsageError  # noqa: E402
+
+X = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(8)
+
+
+@pytest.fixture(autouse=True)
+def _group() -> Iterator[None]:
+    """This process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def _mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8))
+
+
+def _planned(module: nn.Module, inputs: Any = X, targets: Any = Y, **options: Any) -> Any:
+    given = {"loss": cross_entropy, "hardware": "a100-80", "cache": False, "pin": ["rest=data_parallel"], **options}
+    return planner.torch.plan(module, inputs, targets=targets, **given)
+
+
+def _parallel(module: nn.Module, inputs: Any = X, targets: Any = Y, **options: Any) -> nn.Module:
+    return planner.torch.parallelize(module, _planned(module, inputs, targets, **options))
+
+
+class Words(nn.Module):
+    """With a temperature in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.layers = nn.Embedding(8, 16), _mlp()
+        self.register_buffer("heat", torch.ones(()))
+
+    def forward(self, ids: Tensor, scale: float = 1.0) -> Tensor:
+        return self.layers(self.table(ids)) * scale / self.heat
+
+
+class Counting(nn.Module):
+    """With a running mean and two counts in buffers, one of which the step reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = _mlp()
+        self.register_buffer("mean", torch.zeros(16))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        self.calls += 1
+        self.seen += 1
+        return self.layers(x - self.mean) / self.seen
+
+
+def test_an_input_that_is_given_twice_is_two() -> None:
+    module = _parallel(Words(), Y, Y)
+    assert module(Y.flip(0), Y).item() == pytest.approx(cross_entropy(Words()(Y.flip(0)), Y).item(), rel=1e-6)
+
+
+def test_buffers_that_a_step_changes_are_read_anew() -> None:
+    module, alone = _parallel(Counting()), Counting()
+    for step in range(1, 4):
+        assert module(X * step, Y).item() == pytest.approx(cross_entropy(alone(X * step), Y).item(), rel=1e-6)
+    torch.testing.assert_close(module.mean, alone.mean)
+    assert (module.calls, module.seen) == (3, 3)
+
+
+def test_buffers_of_micro_batches_are_refused() -> None:
+    with pytest.raises(InputError, match=r"changes the buffer .*; plan with micro_batches=1"):
+        _parallel(Counting(), micro_batches=2)
+
+
+class Pairs(nn.Module):
+    """With the other samples of the batch as what a sample is told from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = _mlp(), _mlp()
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        scores = self.one(x) @ self.other(y).T
+        return cross_entropy(scores, torch.arange(len(scores)))
+
+
+class Neighbours(nn.Module):
+    """Whose samples read each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = _mlp()
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        return self.layers(torch.zeros_like(x).index_add(0, edges[1], x[edges[0]]))
+
+
+def test_samples_that_meet_are_said_where_the_batch_is_cut() -> None:
+    with pytest.warns(UserWarning, match=r"samples of a micro-batch meet each other in .* of shape \[4, 4\]"):
+        _parallel(Pairs(), (X, X), (), loss=None, micro_batches=2)
+    edges = torch.tensor([[0, 1, 2, 3, 7], [1, 2, 3, 4, 0]])
+    with pytest.raises(InputError, match=r"input edges counts rows of the batch.*; plan with micro_batches=1"):
+        _parallel(Neighbours(), (X, edges), micro_batches=2)
+    alone = cross_entropy(Neighbours()(X, edges), Y).item()
+    assert _parallel(Neighbours(), (X, edges))(X, edges, Y).item() == pytest.approx(alone, rel=1e-6)
+
+
+def test_a_module_under_a_plan_is_neither_copied_nor_pickled() -> None:
+    module = _parallel(_mlp())
+    for taken in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(UsageError, match="cannot be copied or pickled"):
+            taken(module)
+    with pytest.raises(UsageError, match="runs under a plan already"):
+        _planned(module)
+
+
+def test_an_optimizer_of_the_parameters_before_is_found_out() -> None:
+    module = _mlp()
+    stale = torch.optim.SGD(module.parameters(), lr=0.1)
+    module = _parallel(module, optimizer=stale)
+    module(X, Y).backward()
+    with pytest.raises(UsageError, match="would train nothing; make the optimizer"):
+        stale.step()
+    torch.optim.SGD(module.parameters(), lr=0.1).step()
+
+
+def test_frozen_numbers_stay_as_they_were() -> None:
+    module = _mlp()
+    module[0].requires_grad_(False)
+    module = _parallel(module)
+    module[0].load_state_dict(_mlp()[0].state_dict())  # the same
+    module(X, Y)
+    module[0].requires_grad_(True)
+    with pytest.raises(UsageError, match=r"0\.(weight|bias) was frozen when the step was planned"):
+        module(X, Y)
+    module[0].requires_grad_(False)
+    with torch.no_grad():
+        module[0].weight.mul_(2)
+    with pytest.raises(UsageError, match=r"0\.weight has other numbers than when the plan was applied"):
+        module(X, Y)
+
+
+def test_buffers_that_were_taken_over_stay_as_they_were() -> None:
+    module = _parallel(Words(), Y)
+    module.heat.fill_(1.0)
+    module(Y, Y)
+    module.heat.fill_(2.0)
+    with pytest.raises(UsageError, match="heat has other numbers"):
+        module(Y, Y)
+
+
+def test_arguments_come_by_place_or_by_name() -> None:
+    module = _parallel(Words(), (Y, 2.0))
+    truth = module(Y, 2.0, Y).item()
+    assert module(Y, ids=Y, scale=2.0).item() == module(Y, Y, scale=2.0).item() == truth
+    with pytest.raises(InputError, match=r"planned with \[2\.0\] for its arguments that are no tensors, and is called"):
+        module(Y, 3.0, Y)
+    named = _parallel(Words(), {"scale": 2.0, "ids": Y})
+    assert named(Y, ids=Y, scale=2.0).item() == named(Y, 2.0, Y).item() == truth
+    with pytest.raises(InputError, match="give it the same arguments, and the targets behind them"):
+        named(ids=Y, scale=2.0)
+
+
+def test_inputs_of_other_types_and_indices_out_of_range_are_named() -> None:
+    with pytest.raises(InputError, match=r"input input: expected elements of torch\.float32, found torch\.float64"):
+        _parallel(_mlp())(X.double(), Y)
+    module = _parallel(Words(), Y)
+    assert module(Y.int(), Y.int()).item() == module(Y, Y).item()
+    with pytest.raises(InputError, match=r"input ids: expected numbers from 0 to 7.*, found 8"):
+        module(Y + 1, Y)
+    with pytest.raises(InputError, match=r"input target: expected numbers from 0 to 7, or -100 .*, found -1"):
+        module(Y, Y - 1)
+    ignored = torch.tensor([0, 1, -100, 3, -100, 5, 6, 7])
+    assert module(Y, ignored).item() == pytest.approx(cross_entropy(Words()(Y), ignored).item(), rel=1e-6)
+
+
+def test_another_module_is_refused() -> None:
+    plan = _planned(_mlp())
+    with pytest.raises(
+        InputError, match=r"0\.weight of shape \[32, 16\], and the module has it in the shape \[64, 16\]"
+    ):
+        planner.torch.parallelize(nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 8)), plan)
+    with pytest.raises(InputError, match=r"2\.weight of shape \[8, 32\], and the module has none of this name"):
+        planner.torch.parallelize(nn.Sequential(nn.Linear(16, 32)), plan)
+
+
+def test_a_step_without_a_loss_is_refused() -> None:
+    for loss in (None, lambda y, t: cross_entropy(y, t, reduction="none")):
+        with pytest.raises(InputError, match="returns no loss; expected one number"):
+            _parallel(_mlp(), targets=() if loss is None else Y, loss=loss)
+
+
+def test_hooks_that_would_not_run_are_refused() -> None:
+    module = _mlp()
+    hook = module[0].weight.register_hook(lambda g: g)
+    with pytest.raises(UsageError, match=r"0\.weight has a hook, which does not run"):
+        _parallel(module)
+    hook.remove()
+    module[0].register_full_backward_hook(lambda *_: None)
+    with pytest.raises(UsageError, match="0 has a backward hook, which does not run"):
+        _parallel(module)
+
+
+def test_autocast_is_the_plans_precision_or_refused() -> None:
+    exact, low = _parallel(_mlp()), _parallel(_mlp(), precision="bf16")
+    alone = low(X, Y).item()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert low(X, Y).item() == alone
+        with pytest.raises(UsageError, match="plan with precision='bf16' to compute so"):
+            exact(X, Y)
+
+
+def test_a_step_planned_in_evaluation_mode_trains_in_it() -> None:
+    module = _parallel(_mlp().eval())
+    module(X, Y).backward()
+    assert module[0].weight.grad is not None
+    dropping = nn.Sequential(_mlp(), nn.Dropout(0.1)).eval()
+    with pytest.raises(UsageError, match=r"planned in evaluation mode, and 1 .*; call train\(\) before"):
+        _parallel(dropping).train()(X, Y)
+
+
+@pytest.mark.parametrize("norm", [1.0, 2.0, float("inf")])
+def test_gradients_are_clipped_as_torch_clips(norm: float) -> None:
+    module, alone = _parallel(_mlp()), _mlp()
+    module(X, Y).backward()
+    cross_entropy(alone(X), Y).backward()
+    found = planner.torch.clip_grad_norm_(module.parameters(), 0.1, norm)
+    truth = nn.utils.clip_grad_norm_(alone.parameters(), 0.1, norm)
+    torch.testing.assert_close(found, truth)
+    torch.testing.assert_close(module[0].weight.grad, alone[0].weight.grad)
+    one = planner.torch.clip_grad_norm_(module[0].weight, 1e-3, norm)
+    torch.testing.assert_close(one, nn.utils.clip_grad_norm_(alone[0].weight, 1e-3, norm))
+
+
+def test_double_precision_stays() -> None:
+    loss = _parallel(_mlp().double(), X.double())(X.double(), Y)
+    torch.testing.assert_close(loss, cross_entropy(_mlp().double()(X.double()), Y), rtol=1e-14, atol=0)
