@@ -53,7 +53,7 @@ function waterfall(s) {
   if (s.alike) body.push([h("span", { class: "quiet" }, s.alike.name), "", s.alike.a, s.alike.b, h("span", { class: "quiet" }, s.alike.delta)]);
   body.push(line(rows[rows.length - 1]));
   const from = low ? `; bars begin at ${four(low)} ${s.unit}` : "";
-  return table([[`step by cause, ${s.unit}${from}`, "wrap cause"], ["bars", "bars"], ["A", "n"], ["B", "n"], ["B − A", "n"]], body);
+  return table([[[`step by cause, ${s.unit}`, from ? h("span", { class: "bar-note" }, from) : null], "wrap cause"], ["bars", "bars"], ["A", "n"], ["B", "n"], ["B − A", "n"]], body);
 }
 
 /** Rules as buttons; go(change) shows the operators. */
