@@ -39,7 +39,7 @@ class SearchRecord(_Part):
     step by the clock, `objectives`: of everything in sequence, where operators are laid out one by one.  `points`: step
     time and memory of all that was found."""
 
-    schema_: Literal["planner.search/1"] = Field(alias="schema")
+    schema_: Literal["planner.history/1"] = Field(alias="schema")
     plans: list[str]
     seconds: float | None = Field(default=None, ge=0)
     steps: list[MomentDocument] = []

@@ -1,4 +1,4 @@
-"""The record of a search in a file beside its plans: search.json beside plan.json, search-16.json beside plan-16.json
+"""The record of a search in a file beside its plans: history.json beside plan.json, history-16.json beside plan-16.json
 of several counts of devices."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["keep_record", "read_record", "record_beside", "record_text"]
 
-_NAME: Final = "search"
-_SCHEMA: Final = "planner.search/1"
+_NAME: Final = "history"
+_SCHEMA: Final = "planner.history/1"
 _MOST_BYTES: Final = 2**24
 
 

@@ -154,6 +154,7 @@ def service(camera: Camera) -> None:
             page.click("text=GPT-2 small")
             page.wait_for_selector(".drop.taken")
             page.fill("#devices", "16")
+            page.fill("#batch", "64")
             if pin:
                 page.click("aside summary")
                 page.fill("#pin", pin)

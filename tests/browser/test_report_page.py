@@ -303,7 +303,7 @@ def test_how_the_search_went_and_what_it_found_are_drawn(width: int, scheme: str
     ]
     points.append(PointDocument(kind="met", parallelism="TP 2", step_time_s=9 * step, peak_memory_bytes=held))
     record = SearchRecord(
-        schema="planner.search/1", plans=[], seconds=4.0, steps=moments, objectives=moments, points=points
+        schema="planner.history/1", plans=[], seconds=4.0, steps=moments, objectives=moments, points=points
     )
     page = shown(plan, record, color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 900})
@@ -327,7 +327,7 @@ def test_how_the_search_went_and_what_it_found_are_drawn(width: int, scheme: str
 def test_a_search_that_found_its_plan_at_once_is_told_in_words(shown: Open) -> None:
     plan = made("data")
     once = [MomentDocument(seconds=1, best_s=plan.cost.step_time_s)]
-    page = shown(plan, SearchRecord(schema="planner.search/1", plans=[], seconds=2.0, steps=once))
+    page = shown(plan, SearchRecord(schema="planner.history/1", plans=[], seconds=2.0, steps=once))
     assert "The first plan that was found is the answer." in page.locator("#history").text_content()
     assert page.locator("#history canvas").count() == page.locator("#front").count() == 0
 

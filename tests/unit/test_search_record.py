@@ -42,14 +42,14 @@ def searched(model: Path, out: Path, *more: str) -> int:
     return main(["search", str(model), "--devices", "2", "--out", str(out), *more])
 
 
-def record_in(folder: Path, name: str = "search.json") -> dict[str, Any]:
+def record_in(folder: Path, name: str = "history.json") -> dict[str, Any]:
     read: dict[str, Any] = json.loads((folder / name).read_text())
     return read
 
 
 def test_moments_follow_each_other_and_end_with_the_plan(found: Path) -> None:
     record, plan = record_in(found), read_plan(found / "plan.json")
-    assert record["schema"] == "planner.search/1"
+    assert record["schema"] == "planner.history/1"
     assert record["steps"][-1]["best_s"] == plan.cost.step_time_s
     assert record["steps"][0]["best_s"] >= plan.cost.step_time_s
     for moments in (record["steps"], record["objectives"]):
@@ -83,7 +83,7 @@ def test_a_plan_alone_is_shown_without(found: Path, tmp_path: Path, capsys: pyte
 
 
 def test_the_record_of_another_plan_is_not_taken(found: Path, tmp_path: Path) -> None:
-    shutil.copy(found / "search.json", tmp_path / "search.json")
+    shutil.copy(found / "history.json", tmp_path / "history.json")
     plan = read_plan(found / "plan.json")
     other = plan.model_copy(update={"cost": plan.cost.model_copy(update={"step_time_s": 1.0})})
     assert record_beside(tmp_path / "plan.json", other) is None
@@ -94,7 +94,7 @@ def test_the_record_of_another_plan_is_not_taken(found: Path, tmp_path: Path) ->
 
 def test_of_several_counts_each_plan_has_its_own(model: Path, tmp_path: Path) -> None:
     assert main(["search", str(model), "--devices", "1,2", "--no-cache", "--out", str(tmp_path)]) == 0
-    digests = [record_in(tmp_path, f"search-{n}.json")["plans"] for n in (1, 2)]
+    digests = [record_in(tmp_path, f"history-{n}.json")["plans"] for n in (1, 2)]
     assert digests[0] != digests[1]
     for n in (1, 2):
         path = tmp_path / f"plan-{n}.json"
@@ -104,7 +104,7 @@ def test_of_several_counts_each_plan_has_its_own(model: Path, tmp_path: Path) ->
 def test_with_reproducible_it_is_the_same_bytes_every_time(model: Path, tmp_path: Path) -> None:
     for k in (1, 2):
         assert searched(model, tmp_path / str(k), "--reproducible", "--front", "--no-cache") == 0
-    first, second = ((tmp_path / str(k) / "search.json").read_bytes() for k in (1, 2))
+    first, second = ((tmp_path / str(k) / "history.json").read_bytes() for k in (1, 2))
     assert first == second
     assert record_in(tmp_path / "1")["seconds"] is None
     assert record_in(tmp_path / "1")["points"]
@@ -120,10 +120,10 @@ def test_an_answer_of_the_cache_brings_the_record_of_its_search(model: Path, tmp
 def test_a_file_that_is_no_record_is_not_replaced(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "search.json").write_text("mine")
+    (tmp_path / "history.json").write_text("mine")
     assert searched(model, tmp_path, "--no-cache") == 0
-    assert "search.json is there already and is no record of a search" in capsys.readouterr().err
-    assert (tmp_path / "search.json").read_text() == "mine"
+    assert "history.json is there already and is no record of a search" in capsys.readouterr().err
+    assert (tmp_path / "history.json").read_text() == "mine"
     path = tmp_path / "plan.json"
     assert record_beside(path, read_plan(path)) is None
     assert plan_text(read_plan(path)) == path.read_text()

@@ -305,12 +305,13 @@ function legend(plans) {
     h("li", null, h("span", { class: "pill-key" }), "redistribution"));
 }
 
-/** Where everything that stands open is higher than the window, lists are as much lower and scroll by themselves. */
+/** Where everything that stands open is higher than the window, lists are as much lower and scroll by themselves; not
+ * in windows, and frames, that are so low that nothing would be left of the lists. */
 function oneScreen() {
   const lists = [...document.querySelectorAll(".summary .rules, #cause .scroll")];
   for (const list of lists) list.style.removeProperty("max-height");
   const over = document.documentElement.scrollHeight - innerHeight;
-  if (over <= 0 || innerWidth <= 900 || document.querySelector(".fold[open]")) return;
+  if (over <= 0 || innerWidth <= 900 || innerHeight < 740 || document.querySelector(".fold[open]")) return;
   const height = (list) => list.closest("section").offsetHeight, room = Math.max(...lists.map(height)) - over;
   for (const list of lists) if (height(list) > room) list.style.setProperty("max-height", `${Math.max(96, list.offsetHeight - (height(list) - room))}px`);
 }

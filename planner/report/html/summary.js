@@ -17,7 +17,7 @@ function diffHeader(d) {
   const same = d.heads.a[0] === d.heads.b[0];
   const plan = (key) => h("p", { class: `plan side-${key}` }, h("b", { class: "letter" }, key.toUpperCase()),
     d.names && h("code", null, shown(d.names[key], 160)),
-    h("b", { class: "name", dir: "auto" }, arrows(shown(d.heads[key][1], 200))),
+    h("b", { class: "name", dir: "auto" }, arrows(shown(d.heads[key][1].replace(/ \(--details\)$/, ""), 200))),
     same ? null : h("span", { class: "quiet name", dir: "auto" }, arrows(shown(d.heads[key][0], 200))));
   return h("header", { class: "top" },
     h("p", { class: "kind" }, "difference of two plans", same ? [" · ", h("span", { class: "name", dir: "auto" }, arrows(shown(d.heads.a[0], 200)))] : null),
@@ -28,7 +28,7 @@ function diffHeader(d) {
 function totalTiles(d) {
   return h("dl", { class: "tiles totals" }, d.summary.totals.map((r) => h("div", { class: "tile" },
     h("dt", { class: "kind" }, r.name),
-    h("dd", { class: `big ${bent(r.way)}` }, minus(r.delta), r.relative ? h("span", { class: "percent" }, minus(r.relative)) : null),
+    h("dd", { class: `big ${d.other_work && r.key === "step" ? "even" : bent(r.way)}` }, h("span", { class: "delta-text" }, minus(r.delta)), r.relative ? h("span", { class: "percent" }, minus(r.relative)) : null),
     h("dd", { class: "quiet" }, `${r.a} → ${r.b}`))));
 }
 
@@ -53,7 +53,7 @@ function waterfall(s) {
   if (s.alike) body.push([h("span", { class: "quiet" }, s.alike.name), "", s.alike.a, s.alike.b, h("span", { class: "quiet" }, s.alike.delta)]);
   body.push(line(rows[rows.length - 1]));
   const from = low ? `; bars begin at ${four(low)} ${s.unit}` : "";
-  return table([[`step by cause, ${s.unit}${from}`, "wrap cause"], ["bars", "bars"], ["A", "n"], ["B", "n"], ["B − A", "n"]], body);
+  return table([[[`step by cause, ${s.unit}`, from ? h("span", { class: "bar-note" }, from) : null], "wrap cause"], ["bars", "bars"], ["A", "n"], ["B", "n"], ["B − A", "n"]], body);
 }
 
 /** Rules as buttons; go(change) shows the operators. */
