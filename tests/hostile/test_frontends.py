@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -129,6 +130,37 @@ def test_the_death_of_a_child_is_no_verdict_about_the_input(work, says):
         run_limited(work, limits=TIGHT, what="test")
     assert not isinstance(caught.value, InputError | LimitError)
     assert caught.value.exit_status == 5
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_a_fault_in_the_child_of_a_process_with_threads_is_tried_again_once(tmp_path, monkeypatch, threads):
+    """What native threads were in the middle of is copied by a fork, and the next one finds them elsewhere."""
+    monkeypatch.setattr(sandbox, "_has_threads", lambda: threads)
+    tried = tmp_path / "tried"
+
+    def falls_at_first():
+        first = not tried.exists()
+        tried.write_text(tried.read_text() + "x" if not first else "x")
+        if first:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return "answer"
+
+    if threads:
+        assert run_limited(falls_at_first, limits=TIGHT, what="test") == "answer"
+    else:
+        with pytest.raises(EndedError, match="SIGSEGV"):
+            run_limited(falls_at_first, limits=TIGHT, what="test")
+    assert tried.read_text() == "x" * (1 + threads)
+
+
+def test_a_process_knows_whether_it_has_threads():
+    done, waiting = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: (waiting.set(), done.wait()))
+    thread.start()
+    waiting.wait()
+    assert sandbox._has_threads()
+    done.set()
+    thread.join()
 
 
 def test_a_child_killed_while_it_answers_is_no_verdict_either(monkeypatch):

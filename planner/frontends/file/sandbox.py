@@ -32,6 +32,7 @@ __all__ = ["Limits", "load_data", "load_model", "load_with_file", "run_limited"]
 LOOK_S = 1.0  # between two looks at the clock
 MAX_FILE_BYTES = 2 * 1024**3 - 1  # protobuf cannot hold more in one message
 SIZE_BYTES = 8  # of the length before an answer
+_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 CPU_GRACE = 1  # seconds of processor time between SIGXCPU, which native code may put off, and SIGKILL
 
 
@@ -122,8 +123,24 @@ def run_limited(work: Callable[[], Any], *, limits: Limits, what: str) -> Any:
     """Result of `work()` computed in a forked child; planner errors come back as themselves.
 
     LimitError when the child meets its limit of memory, CPU or wall time, EndedError when it dies otherwise: neither
-    says that the input is invalid.
+    says that the input is invalid.  A fault of native code in the child of a process with threads is tried again, once:
+    a fork copies whatever native threads (PyTorch's, gloo's) were in the middle of, which that child may trip over.
     """
+    answer, fault = _attempt(work, limits, what)
+    try:
+        return answer()
+    except errors.EndedError:
+        if not (fault and _has_threads()):
+            raise
+    return _attempt(work, limits, what)[0]()
+
+
+def _has_threads() -> bool:
+    return len(os.listdir("/proc/self/task")) > 1
+
+
+def _attempt(work: Callable[[], Any], limits: Limits, what: str) -> tuple[Callable[[], Any], bool]:
+    """What gives the answer of a child, or raises why there is none; and whether native code failed in it."""
     read_end, write_end = os.pipe()
     parent = os.getpid()
     pid = os.fork()
@@ -145,7 +162,9 @@ def run_limited(work: Callable[[], Any], *, limits: Limits, what: str) -> Any:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)  # after its whole answer the child has nothing left to do
         _, status, used = os.wait4(pid, 0)
-    return _answer(payload, limits, what, lambda: _death(status, used, limits, what))
+    found = payload
+    fault = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _FAULTS
+    return lambda: _answer(found, limits, what, lambda: _death(status, used, limits, what)), fault
 
 
 def _answer(payload: bytes, limits: Limits, what: str, death: Callable[[], errors.EndedError]) -> Any:
