@@ -149,12 +149,13 @@ def test_frameworks_are_told_of_copies(folder: Path, capsys: pytest.CaptureFixtu
 
 
 def _asked(target: Target, hardware: str) -> Any:
+    from planner.requests.history import History
     from planner.requests.search import SearchRequest
     from planner.requests.uniform import Uniforms
     from planner.search.control import Control
 
     request = SearchRequest(Path("gpt.onnx"), "8", target=target)
-    return Uniforms(request, graph_of(16), 8, load_profile(hardware), Control(None)).space.copies
+    return Uniforms(request, graph_of(16), 8, load_profile(hardware), Control(None), History()).space.copies
 
 
 def test_copies_are_searched_for_frameworks_that_have_them() -> None:

@@ -12,6 +12,7 @@ import pytest
 from planner.cli.main import main
 from planner.cost_models import load_profile
 from planner.report import report_html, trace_document
+from planner.requests.headline import words
 from tests.unit.report_plans import hostile, old, plan_of, text_of
 
 
@@ -44,7 +45,7 @@ def test_json_repeats_the_cost_of_the_plan(file: Path, capsys: pytest.CaptureFix
 def test_page_and_trace_are_written_whole(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, trace = tmp_path / "report.html", tmp_path / "trace.json"
     assert main(["report", str(file), "--out", str(page), "--trace", str(trace)]) == 0
-    assert page.read_text(encoding="utf-8") == report_html(plan_of("megatron"))
+    assert page.read_text(encoding="utf-8") == report_html(plan_of("megatron"), None, words(plan_of("megatron")))
     assert json.loads(trace.read_text()) == json.loads(json.dumps(trace_document(plan_of("megatron"))))
     assert str(page) in capsys.readouterr().out
 
