@@ -8,7 +8,6 @@ schedule of a pipeline interleaves them; `loss.backward()` hands the gradients o
 from __future__ import annotations
 
 import functools
-import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from planner.errors import InputError, UsageError
-from planner.ir import Graph, Layout, Role
+from planner.ir import Layout, Role
 from planner.lowering import lower
 from planner.planning.programs import assignment_of, program_of
 from planner.runtime.apart import Apart
@@ -31,8 +30,9 @@ from planner.runtime.parts import local_part
 from planner.runtime.placements import State, local_tensor
 from planner.runtime.stage import DRAW, Feed, Stage
 from planner.runtime.traced import TracedStage
-from planner.runtime.training.data import bounds_of
+from planner.runtime.training.data import bounds_of, ignored_of
 from planner.runtime.workers import Context
+from planner.torch.agreement import check_micro_batches, check_plan
 from planner.torch.capture.writer import as_array
 from planner.torch.guards import Kept, check_autocast, check_hooks, check_indices, check_mode, replaced
 from planner.torch.planning import ModulePlan
@@ -139,7 +139,7 @@ class Runner:
         program = program_of(self.document, self.graph)
         self.staged = pipeline_of(self.document, program, self.micro_batches)
         self.names = self.capture.paths(self.graph)
-        self._check()
+        check_plan(module, self.capture, self.graph, self.names, self.micro_batches)
         kept = {n for n, _ in module.named_buffers()}
         self.buffers = {n for n, path in self.names.items() if path in kept}  # which the plan has as parameters
         self.changing = {u.buffer for u in self.capture.updates if u.output}
@@ -162,17 +162,12 @@ class Runner:
         self.parameters: dict[str, nn.Parameter] = {}
         self.anchor = torch.zeros((), device=self.device, requires_grad=True)  # what the loss depends on for autograd
         if self.micro_batches > 1:
-            self._check_micro_batches(model_of_step(self.capture).source.load(bind=about.bind))
+            batch = model_of_step(self.capture).source.load(bind=about.bind)
+            check_micro_batches(self.capture, self.graph, batch, self.micro_batches)
         self.kept = Kept(module, self.capture.kept)
         self.below = {n: min(np.ravel(b)) for n, b in bounds_of(self.graph).items()}
-        self.ignored = [op.attributes["ignore_index"] for op in self.graph.ops if "ignore_index" in op.attributes]
+        self.ignored = ignored_of(self.graph)
         self.types = {n: getattr(torch, self.graph.tensors[n].dtype) for n in self.capture.inputs}
-        if self.micro_batches > 1 and any(u.counted for u in self.capture.updates):
-            warnings.warn(
-                f"{self.capture.name}: batch norms see a micro-batch at a time, one of {self.micro_batches}, and so "
-                "compute something else than they do with the whole batch; plan with micro_batches=1 if that matters",
-                stacklevel=3,
-            )
 
     def _precision(self) -> torch.dtype | None:
         return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.document.schedule.precision)
@@ -184,60 +179,6 @@ class Runner:
             if name in self.graph.tensors and name not in self.names:
                 found[name] = as_array(b)
         return found
-
-    def _check(self) -> None:
-        """InputError where the step is not one that trains, or not this module's."""
-        kind = self.capture.name
-        if self.graph.loss is None:
-            raise InputError(
-                f"{kind}: the step returns no loss; expected one number: give planner.torch.plan a loss, of which the "
-                "mean or the sum is taken"
-            )
-        read = {n for n in self.capture.parameters if n in self.graph.tensors}
-        lacking = read - set(self.names.values())
-        if lacking:
-            raise InputError(f"the plan has no parameter {sorted(lacking)[0]}, which the module trains; plan again")
-        own = dict((*self.module.named_parameters(remove_duplicate=False), *self.module.named_buffers()))
-        for name, origin in self.names.items():
-            shape = self.graph.tensors[name].shape
-            found = own.get(origin)
-            if found is None or tuple(found.shape) != shape:
-                has = "has none of this name" if found is None else f"has it in the shape {list(found.shape)}"
-                raise InputError(
-                    f"{type(self.module).__name__}: the plan is for {origin} of shape {list(shape or ())}, and the "
-                    f"module {has}; plan for this module"
-                )
-        several = [u.buffer for u in self.capture.updates if u.output and not u.counted and not u.momentum]
-        if self.micro_batches > 1 and several:
-            raise InputError(
-                f"{kind}: a step changes the buffer {several[0]}, and the plan makes it in {self.micro_batches} "
-                "micro-batches, each of which would begin with the old one; plan with micro_batches=1"
-            )
-
-    def _check_micro_batches(self, whole: Graph) -> None:
-        """Whether a part of the batch computes its part of the loss, as far as sizes show that.
-
-        InputError where indices count rows of the batch; a warning where samples meet each other.
-        """
-        bounds = bounds_of(whole)
-        for name, below in bounds_of(self.graph).items():
-            if tuple(np.ravel(below)) != tuple(np.ravel(bounds.get(name, below))):
-                raise InputError(
-                    f"{self.capture.name}: the input {name} counts rows of the batch, which the plan cuts into "
-                    f"{self.micro_batches} micro-batches; plan with micro_batches=1"
-                )
-        for name, t in self.graph.tensors.items():
-            wide = whole.tensors[name].shape if name in whole.tensors else None
-            if t.shape is None or wide is None or len(wide) != len(t.shape):
-                continue
-            if sum(a != b for a, b in zip(t.shape, wide, strict=True)) > 1:
-                warnings.warn(
-                    f"{self.capture.name}: samples of a micro-batch meet each other in {name} of shape "
-                    f"{list(t.shape)}, of the whole batch {list(wide)}, so that the {self.micro_batches} micro-batches "
-                    "compute something else than the whole batch does; plan with micro_batches=1 if that matters",
-                    stacklevel=5,
-                )
-                return
 
     # State
 

@@ -32,7 +32,6 @@ __all__ = ["Limits", "load_data", "load_model", "load_with_file", "run_limited"]
 LOOK_S = 1.0  # between two looks at the clock
 MAX_FILE_BYTES = 2 * 1024**3 - 1  # protobuf cannot hold more in one message
 SIZE_BYTES = 8  # of the length before an answer
-_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 CPU_GRACE = 1  # seconds of processor time between SIGXCPU, which native code may put off, and SIGKILL
 
 
@@ -126,21 +125,24 @@ def run_limited(work: Callable[[], Any], *, limits: Limits, what: str) -> Any:
     says that the input is invalid.  A fault of native code in the child of a process with threads is tried again, once:
     a fork copies whatever native threads (PyTorch's, gloo's) were in the middle of, which that child may trip over.
     """
-    answer, fault = _attempt(work, limits, what)
-    try:
-        return answer()
-    except errors.EndedError:
-        if not (fault and _has_threads()):
-            raise
-    return _attempt(work, limits, what)[0]()
+    for _ in range(2 if _has_threads() else 1):
+        try:
+            return _attempt(work, limits, what)
+        except _NativeFault as fault:
+            last = fault
+    raise errors.EndedError(str(last))
+
+
+class _NativeFault(errors.EndedError):
+    """Native code failed in a child; it leaves this module as the error that it is of."""
 
 
 def _has_threads() -> bool:
     return len(os.listdir("/proc/self/task")) > 1
 
 
-def _attempt(work: Callable[[], Any], limits: Limits, what: str) -> tuple[Callable[[], Any], bool]:
-    """What gives the answer of a child, or raises why there is none; and whether native code failed in it."""
+def _attempt(work: Callable[[], Any], limits: Limits, what: str) -> Any:
+    """As `run_limited`, in one child; _NativeFault where native code failed in it."""
     read_end, write_end = os.pipe()
     parent = os.getpid()
     pid = os.fork()
@@ -162,9 +164,7 @@ def _attempt(work: Callable[[], Any], limits: Limits, what: str) -> tuple[Callab
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)  # after its whole answer the child has nothing left to do
         _, status, used = os.wait4(pid, 0)
-    found = payload
-    fault = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _FAULTS
-    return lambda: _answer(found, limits, what, lambda: _death(status, used, limits, what)), fault
+    return _answer(payload, limits, what, lambda: _death(status, used, limits, what))
 
 
 def _answer(payload: bytes, limits: Limits, what: str, death: Callable[[], errors.EndedError]) -> Any:
@@ -203,10 +203,11 @@ def _death(status: int, used: resource.struct_rusage, limits: Limits, what: str)
     seconds = limits.cpu_seconds if most == resource.RLIM_INFINITY else min(limits.cpu_seconds, most - CPU_GRACE)
     if number == signal.SIGXCPU or (number == signal.SIGKILL and used.ru_utime + used.ru_stime >= seconds):
         return errors.LimitError(f"{what}: it was stopped after {seconds} s of CPU time.", limit="cpu")
+    kind = errors.EndedError
     reason = "it was killed from outside, as the kernel does where the machine's memory runs out"
     if number not in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        reason = "native code failed in it"
-    return errors.EndedError(
+        kind, reason = _NativeFault, "native code failed in it"
+    return kind(
         f"{what}: the process was ended by {signal.Signals(number).name}: {reason}. Nothing is known of the input; "
         "try again."
     )

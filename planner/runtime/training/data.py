@@ -25,7 +25,7 @@ from planner.runtime.training.weights import kind_of
 from planner.verify.data import numpy_dtype
 from planner.verify.uses import uses
 
-__all__ = ["Data", "batch_rows", "bounds_of", "open_data"]
+__all__ = ["Data", "batch_rows", "bounds_of", "ignored_of", "open_data"]
 
 
 def batch_rows(graph: Graph) -> int:
@@ -89,6 +89,11 @@ def bounds_of(graph: Graph) -> dict[str, Any]:
     return {n: u.below for n in inputs if (u := known.get(n)) is not None and u.below is not None}
 
 
+def ignored_of(graph: Graph) -> list[int]:
+    """Labels that a loss leaves out."""
+    return [op.attributes["ignore_index"] for op in graph.ops if "ignore_index" in op.attributes]
+
+
 class Data:
     """Batches for a graph in `micro_batches` passes a step; `step_samples`: of all of them together."""
 
@@ -98,8 +103,7 @@ class Data:
         self.step_samples = self.rows * micro_batches
         self.inputs = [n for n in graph.inputs if graph.tensors[n].role is Role.INPUT]
         self.below = bounds_of(graph)
-        # Labels that a loss leaves out.
-        self.ignored = [op.attributes["ignore_index"] for op in graph.ops if "ignore_index" in op.attributes]
+        self.ignored = ignored_of(graph)
 
     def check(self, position: int) -> None:
         """InputError where the step from a sample on has not what the model reads; nothing but headers is read."""

@@ -3,15 +3,16 @@
 - `exported`: the step as torch.export has it
 - `known`: values that nothing fed or trained enters
 - `registry`, `operators`: how each ATen operator is written
-- `writer`: the ONNX nodes; `captured`: the walk, and what leads back to the module
+- `writer`: the ONNX nodes; `captured`: the walk; `result`: what it makes, which leads back to the module
 
 A plan for the captured model is a plan like any other: the commands and the service read it.
 """
 
 from __future__ import annotations
 
-from planner.torch.capture.captured import BufferUpdate, Capture, capture
+from planner.torch.capture.captured import capture
 from planner.torch.capture.registry import aten
+from planner.torch.capture.result import BufferUpdate, Capture
 from planner.torch.capture.writer import Value, Writer
 
 __all__ = ["BufferUpdate", "Capture", "Value", "Writer", "aten", "capture"]

@@ -6,7 +6,6 @@ import inspect
 import json
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,15 +16,15 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from planner.errors import InputError
-from planner.ir import Graph
 from planner.torch.capture.exported import Loss, exported_step
 from planner.torch.capture.known import computed, once
 from planner.torch.capture.names import argument_names, input_names, module_path
 from planner.torch.capture.registry import Translator, translator
+from planner.torch.capture.result import BufferUpdate, Capture, plain_of
 from planner.torch.capture.unallocated import has_numbers
 from planner.torch.capture.writer import Value, Writer
 
-__all__ = ["BufferUpdate", "Capture", "NoTranslationError", "capture"]
+__all__ = ["NoTranslationError", "capture"]
 
 _STEP = "module."
 _OF_MEMORY = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "copy"})
@@ -38,118 +37,6 @@ class NoTranslationError(InputError):
     def __init__(self, message: str, operator: str) -> None:
         super().__init__(message)
         self.operator = operator
-
-
-@dataclass(frozen=True, slots=True)
-class BufferUpdate:
-    """A buffer that a step changes: the output of the graph that is its new value, or what is `added` to a count.
-
-    `counted`: the tensor whose elements per channel a running variance was counted from; it is to be n / (n - 1) times
-    what a step adds to it.
-    """
-
-    buffer: str
-    output: str = ""
-    added: int = 0
-    counted: str = ""
-    momentum: float = 0.0
-
-
-@dataclass(frozen=True)
-class Capture:
-    """A step of a module.
-
-    model       the serialised ModelProto: what is planned for; its parameters have the module's names
-    name        the module's class
-    inputs      names of the graph's inputs, in the order in which `flattened` has them
-    parameters  trained parameters by name; `aliases`: further names of the same ones
-    updates     buffers that the step changes
-    constants   tensors of the graph that are known, by name
-    kept        buffers and frozen parameters whose numbers the graph has or is given once
-    training    whether the module was in training mode; `mode_matters`: whether the step has operators to which that
-                makes a difference
-    positional  the number of positional arguments of the module; targets come behind them
-    own_loss    whether the module returned its loss by name
-    loss        the name of the loss, None where the step has none
-    plain       what the module was called with that is no tensor; `arguments`: the names of its arguments, in order
-    """
-
-    model: bytes
-    name: str
-    inputs: tuple[str, ...]
-    parameters: tuple[str, ...]
-    aliases: Mapping[str, str]
-    updates: tuple[BufferUpdate, ...]
-    constants: Mapping[str, Tensor] = field(repr=False)
-    training: bool
-    loss: str | None
-    structure: pytree.TreeSpec = field(repr=False)
-    positional: int = 0
-    own_loss: bool = False
-    mode_matters: bool = False
-    kept: tuple[str, ...] = ()
-    plain: tuple[Any, ...] = ()
-    arguments: tuple[str, ...] = ()
-
-    def fed(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> list[Tensor]:
-        """The tensors of a call with the module's own arguments and the targets behind them, in the order of `inputs`.
-
-        Arguments may be given by place or by name, whichever they were planned with.  InputError where they are not
-        built alike.
-        """
-        listed, named, wanted = self.structure.children()
-        own = max(len(arguments) - wanted.num_children, 0)
-        given = {**dict(zip(self.arguments, arguments[:own], strict=False)), **keywords}
-        places = self.arguments[: listed.num_children]
-        names = list(named.context)
-        known = own <= len(self.arguments) and set(given) == {*places, *names} and len(given) == own + len(keywords)
-        if not known:
-            return self.flattened(arguments[: self.positional], keywords, arguments[self.positional :])
-        return self.flattened([given[n] for n in places], {n: given[n] for n in names}, arguments[own:])
-
-    def paths(self, graph: Graph) -> dict[str, str]:
-        """Parameter of the graph → the module's name of it."""
-        return {t.name: graph.origins.get(t.name, t.name) for t in graph.parameters}
-
-    def flattened(self, inputs: Sequence[Any], kwargs: Mapping[str, Any], targets: Sequence[Any]) -> list[Tensor]:
-        """The tensors that a step reads, in the order of `inputs`.  InputError where they are not built alike."""
-        leaves, structure = pytree.tree_flatten((tuple(inputs), dict(kwargs), tuple(targets)))
-        if structure != self.structure:
-            raise InputError(
-                f"{self.name}: the step was planned for arguments, keywords and targets like "
-                f"{pytree.treespec_pprint(self.structure)}, and is called with {pytree.treespec_pprint(structure)}; "
-                "give it the same arguments, and the targets behind them"
-            )
-        plain = _plain(leaves)
-        if not _same(plain, self.plain):
-            raise InputError(
-                f"{self.name}: the step was planned with {list(self.plain)} for its arguments that are no tensors, and "
-                f"is called with {list(plain)}; plan again for others"
-            )
-        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-
-
-def _only_counts(node: Node, like: Tensor) -> bool:
-    """Whether a buffer is a whole number that a step adds one to, and reads nowhere."""
-    if like.is_floating_point() or like.ndim:
-        return False
-    return all(
-        getattr(u.target, "__name__", "") == "add.Tensor" and u.args[0] is node and isinstance(u.args[1], int)
-        and all(v.op == "output" for v in u.users)
-        for u in node.users
-    )  # fmt: skip
-
-
-def _plain(leaves: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(leaf for leaf in leaves if not isinstance(leaf, Tensor))
-
-
-def _same(found: Sequence[Any], wanted: Sequence[Any]) -> bool:
-    """Objects that have no order of their own, such as caches, are alike where they are of one kind."""
-    simple = (bool, int, float, str, type(None), torch.dtype, torch.device)
-    return len(found) == len(wanted) and all(
-        type(a) is type(b) and (a == b or not isinstance(a, simple)) for a, b in zip(found, wanted, strict=True)
-    )
 
 
 def capture(
@@ -381,7 +268,7 @@ class _Walk:
             own_loss=self.own_loss,
             mode_matters=bool(updates) or any(n.op_type == "Dropout" for n in w.nodes),
             kept=(*self.kept, *(n for n, follows in self.parameters.items() if not follows and n in used)),
-            plain=_plain(pytree.tree_leaves(self.given)),
+            plain=plain_of(pytree.tree_leaves(self.given)),
             arguments=argument_names(self.module),
         )
 
@@ -401,6 +288,17 @@ class _Walk:
         if made is not None and made.op_type == "BatchNormalization":
             momentum = 1.0 - next(a.f for a in made.attribute if a.name == "momentum")
         return BufferUpdate(name, value.name, counted=self.writer.counted.get(value.name, ""), momentum=momentum)
+
+
+def _only_counts(node: Node, like: Tensor) -> bool:
+    """Whether a buffer is a whole number that a step adds one to, and reads nowhere."""
+    if like.is_floating_point() or like.ndim:
+        return False
+    return all(
+        getattr(u.target, "__name__", "") == "add.Tensor" and u.args[0] is node and isinstance(u.args[1], int)
+        and all(v.op == "output" for v in u.users)
+        for u in node.users
+    )  # fmt: skip
 
 
 def _is_complex(arguments: Any, keywords: Any, results: tuple[Tensor, ...]) -> bool:

@@ -1,0 +1,87 @@
+"""Whether a plan is one of the module that it is applied to, and micro-batches compute what the whole batch does."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+from torch import nn
+
+from planner.errors import InputError
+from planner.ir import Graph
+from planner.runtime.training.data import bounds_of
+from planner.torch.step import Step
+
+__all__ = ["check_micro_batches", "check_plan"]
+
+
+def check_plan(module: nn.Module, capture: Step, graph: Graph, names: Mapping[str, str], micro_batches: int) -> None:
+    """InputError where the step is not one that trains, or not this module's.
+
+    `names`: parameter of the graph -> the module's name of it.
+    """
+    if graph.loss is None:
+        raise InputError(
+            f"{capture.name}: the step returns no loss; expected one number: give planner.torch.plan a loss, of which "
+            "the mean or the sum is taken"
+        )
+    lacking = {n for n in capture.parameters if n in graph.tensors} - set(names.values())
+    if lacking:
+        raise InputError(f"the plan has no parameter {sorted(lacking)[0]}, which the module trains; plan again")
+    own = dict((*module.named_parameters(remove_duplicate=False), *module.named_buffers()))
+    for name, origin in names.items():
+        shape = graph.tensors[name].shape
+        found = own.get(origin)
+        if found is None or tuple(found.shape) != shape:
+            has = "has none of this name" if found is None else f"has it in the shape {list(found.shape)}"
+            raise InputError(
+                f"{type(module).__name__}: the plan is for {origin} of shape {list(shape or ())}, and the module "
+                f"{has}; plan for this module"
+            )
+    several = [u.buffer for u in capture.updates if u.output and not u.counted and not u.momentum]
+    if micro_batches > 1 and several:
+        raise InputError(
+            f"{capture.name}: a step changes the buffer {several[0]}, and the plan makes it in {micro_batches} "
+            "micro-batches, each of which would begin with the old one; plan with micro_batches=1"
+        )
+
+
+def check_micro_batches(capture: Step, part: Graph, whole: Graph, micro_batches: int) -> None:
+    """Whether a `part` of the `whole` batch computes its part of the loss, as far as sizes show that.
+
+    InputError where indices count rows of the batch; a warning where samples meet each other.
+    """
+    bounds = bounds_of(whole)
+    for name, below in bounds_of(part).items():
+        if tuple(np.ravel(below)) != tuple(np.ravel(bounds.get(name, below))):
+            raise InputError(
+                f"{capture.name}: the input {name} counts rows of the batch, which the plan cuts into {micro_batches} "
+                "micro-batches; plan with micro_batches=1"
+            )
+    met = next((name for name in part.tensors if _both_grow(part, whole, name)), None)
+    if met is not None:
+        shapes = (list(g.tensors[met].shape or ()) for g in (part, whole))
+        _warn(
+            f"{capture.name}: samples of a micro-batch meet each other in {met} of shape {next(shapes)}, of the whole "
+            f"batch {next(shapes)}, so that the {micro_batches} micro-batches compute something else than the whole "
+            "batch does; plan with micro_batches=1 if that matters"
+        )
+    if any(u.counted for u in capture.updates):
+        _warn(
+            f"{capture.name}: batch norms see a micro-batch at a time, one of {micro_batches}, and so compute "
+            "something else than they do with the whole batch; plan with micro_batches=1 if that matters"
+        )
+
+
+def _both_grow(part: Graph, whole: Graph, name: str) -> bool:
+    """Whether several dimensions of a tensor are longer in the whole batch."""
+    small, wide = part.tensors[name].shape, whole.tensors[name].shape if name in whole.tensors else None
+    if small is None or wide is None or len(small) != len(wide):
+        return False
+    return sum(a != b for a, b in zip(small, wide, strict=True)) > 1
+
+
+def _warn(message: str) -> None:
+    """As of whoever calls `planner.torch.parallelize`."""
+    warnings.warn(message, stacklevel=5)

@@ -1,0 +1,118 @@
+"""What a captured step is: its graph, and what leads back from it to the module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from planner.errors import InputError
+from planner.ir import Graph
+
+__all__ = ["BufferUpdate", "Capture", "plain_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class BufferUpdate:
+    """A buffer that a step changes: the output of the graph that is its new value, or what is `added` to a count.
+
+    `counted`: the tensor whose elements per channel a running variance was counted from; it is to be n / (n - 1) times
+    what a step adds to it.
+    """
+
+    buffer: str
+    output: str = ""
+    added: int = 0
+    counted: str = ""
+    momentum: float = 0.0
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A step of a module.
+
+    model       the serialised ModelProto: what is planned for; its parameters have the module's names
+    name        the module's class
+    inputs      names of the graph's inputs, in the order in which `flattened` has them
+    parameters  trained parameters by name; `aliases`: further names of the same ones
+    updates     buffers that the step changes
+    constants   tensors of the graph that are known, by name
+    kept        buffers and frozen parameters whose numbers the graph has or is given once
+    training    whether the module was in training mode; `mode_matters`: whether the step has operators to which that
+                makes a difference
+    positional  the number of positional arguments of the module; targets come behind them
+    own_loss    whether the module returned its loss by name
+    loss        the name of the loss, None where the step has none
+    plain       what the module was called with that is no tensor; `arguments`: the names of its arguments, in order
+    """
+
+    model: bytes
+    name: str
+    inputs: tuple[str, ...]
+    parameters: tuple[str, ...]
+    aliases: Mapping[str, str]
+    updates: tuple[BufferUpdate, ...]
+    constants: Mapping[str, Tensor] = field(repr=False)
+    training: bool
+    loss: str | None
+    structure: pytree.TreeSpec = field(repr=False)
+    positional: int = 0
+    own_loss: bool = False
+    mode_matters: bool = False
+    kept: tuple[str, ...] = ()
+    plain: tuple[Any, ...] = ()
+    arguments: tuple[str, ...] = ()
+
+    def fed(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> list[Tensor]:
+        """The tensors of a call with the module's own arguments and the targets behind them, in the order of `inputs`.
+
+        Arguments may be given by place or by name, whichever they were planned with.  InputError where they are not
+        built alike.
+        """
+        listed, named, wanted = self.structure.children()
+        own = max(len(arguments) - wanted.num_children, 0)
+        given = {**dict(zip(self.arguments, arguments[:own], strict=False)), **keywords}
+        places = self.arguments[: listed.num_children]
+        names = list(named.context)
+        known = own <= len(self.arguments) and set(given) == {*places, *names} and len(given) == own + len(keywords)
+        if not known:
+            return self.flattened(arguments[: self.positional], keywords, arguments[self.positional :])
+        return self.flattened([given[n] for n in places], {n: given[n] for n in names}, arguments[own:])
+
+    def paths(self, graph: Graph) -> dict[str, str]:
+        """Parameter of the graph → the module's name of it."""
+        return {t.name: graph.origins.get(t.name, t.name) for t in graph.parameters}
+
+    def flattened(self, inputs: Sequence[Any], kwargs: Mapping[str, Any], targets: Sequence[Any]) -> list[Tensor]:
+        """The tensors that a step reads, in the order of `inputs`.  InputError where they are not built alike."""
+        leaves, structure = pytree.tree_flatten((tuple(inputs), dict(kwargs), tuple(targets)))
+        if structure != self.structure:
+            raise InputError(
+                f"{self.name}: the step was planned for arguments, keywords and targets like "
+                f"{pytree.treespec_pprint(self.structure)}, and is called with {pytree.treespec_pprint(structure)}; "
+                "give it the same arguments, and the targets behind them"
+            )
+        plain = plain_of(leaves)
+        if not _same(plain, self.plain):
+            raise InputError(
+                f"{self.name}: the step was planned with {list(self.plain)} for its arguments that are no tensors, and "
+                f"is called with {list(plain)}; plan again for others"
+            )
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def plain_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """What of the arguments is no tensor."""
+    return tuple(leaf for leaf in leaves if not isinstance(leaf, Tensor))
+
+
+def _same(found: Sequence[Any], wanted: Sequence[Any]) -> bool:
+    """Objects that have no order of their own, such as caches, are alike where they are of one kind."""
+    simple = (bool, int, float, str, type(None), torch.dtype, torch.device)
+    return len(found) == len(wanted) and all(
+        type(a) is type(b) and (a == b or not isinstance(a, simple)) for a, b in zip(found, wanted, strict=True)
+    )
