@@ -28,6 +28,7 @@ from planner.planning.execution import runs_blocks_again
 from planner.planning.least_memory import smallest_hubs
 from planner.planning.prescribed import program_of_pins
 from planner.planning.schemes.pins import constraints_of_configuration
+from planner.planning.targets import said_by
 from planner.pricing import Machine, PricedProblem, Settings, active_tensors, bind_rules, price
 from planner.pricing.tables import Allowed
 from planner.rules.expansion import Choices
@@ -36,6 +37,7 @@ from planner.search.control import Control
 from planner.search.problem import Edge, Node, Problem
 from planner.search.solve import Search
 from planner.targets import Target
+from planner.trace import Workload
 from planner.uniform.sample import Sample
 from planner.work.activity import made_of_parameters
 from planner.work.units import units_of
@@ -81,14 +83,14 @@ class _Inside:
         self, sample: Sample, c: Configuration, limit: int | None, source: str, control: Control, settings: Settings
     ) -> None:
         self.sample, self.c, self.limit, self.source, self.control = sample, c, limit, source, control
-        self.graph = sample.at(c.micro_batch * c.dp)
+        self.graph = said_by(settings.target, sample.at(c.micro_batch * c.dp))
         self.settings = settings
         self.own = constraints_of_configuration(self.graph, c, source, settings.target)
         (self.mesh,) = (DeviceMesh.of(*sizes) for sizes in self.own.meshes)
 
     def found(self) -> Inside | None:
         c, sample = self.c, self.sample
-        best = predict(sample.workload(c), c, sample.profile).step_time_s * (1 - _LEAST)
+        best = predict(self._workload(), c, sample.profile).step_time_s * (1 - _LEAST)
         found: Inside | None = None
         for strategies, stored in self._choices():
             pins = self._constraints(self.graph, strategies, stored)
@@ -101,6 +103,13 @@ class _Inside:
             if fits and prediction.step_time_s < best:
                 best, found = prediction.step_time_s, Inside(self._of_model(strategies, stored), prediction)
         return found
+
+    def _workload(self) -> Workload:
+        """Of the configuration itself, as the target can express it."""
+        if self.graph is self.sample.at(self.c.micro_batch * self.c.dp):
+            return self.sample.workload(self.c)
+        program = program_of_pins(self.graph, self.own, self.sample.profile, self.settings)
+        return self.sample.traced(self.c, program)
 
     def _choices(self) -> Iterator[tuple[_Strategies, _Stored]]:
         """Of the sample: with parameters that lie as they like, and as the configuration has them, which holds
@@ -168,7 +177,7 @@ class _Inside:
 
     def _of_model(self, strategies: _Strategies, stored: _Stored) -> Constraints:
         """Pins of the whole model: of a block that stands for others, of these as well."""
-        whole, stands = self.sample.whole, self.sample.stands_for
+        whole, stands = said_by(self.settings.target, self.sample.whole), self.sample.stands_for
         of = {op.name: strategies[s] for op in whole.ops if (s := stands.get(op.name, "")) in strategies}
         lie: dict[str, Layout] = {}
         for p in whole.parameters:

@@ -18,6 +18,7 @@ from planner.planning.schemes import parse_strategy
 from planner.search.control import Control
 from planner.uniform import Sample
 from planner.uniform.inside import inside
+from tests.unit.fused_models import fused_model
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
 DEVICES, BATCH = 8, 32
@@ -144,3 +145,11 @@ def test_without_a_loss_it_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
     ]
     assert main(["search", *arguments, "--mode", "inference", "--no-cache"]) != 0
     assert "operators are searched inside of configurations of training" in capsys.readouterr().err
+
+
+def test_a_target_that_splits_dimensions_as_one_gets_no_pins_in_parts() -> None:
+    sample = sample_of(import_bytes(fused_model("split_product", BATCH, 2048, 1024), name="fused"), "a100-80")
+    c = parse_strategy("megatron:tp=4,micro_batch=1", devices=4, batch=BATCH)
+    found = {t: inside(sample, c, None, "x", Control(None), t) for t in ("any", "dtensor")}  # type: ignore[arg-type]
+    in_parts = {t: sum(bool(p.stored and p.stored.parts) for p in f.pins.parameters) for t, f in found.items() if f}
+    assert in_parts == {"any": 2, "dtensor": 0}
