@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from planner.errors import VerificationError
@@ -13,7 +14,7 @@ from planner.lowering.touched import Key
 from planner.runtime.chain import Chain
 from planner.runtime.fallback import NumpyCall
 
-__all__ = ["Cell", "Taken", "Value", "accumulate", "missing"]
+__all__ = ["Cell", "Taken", "Value", "missing"]
 
 
 @dataclass
@@ -27,24 +28,28 @@ class Taken:
 
 @dataclass
 class Cell:
-    """What lies on the rank for a micro-batch in a chunk; for the chunk itself what there is once a step."""
+    """What lies on the rank for a micro-batch in a chunk; for the chunk itself what there is once a step.  `sums`: the
+    type in which gradients are added up, if it is not their own."""
 
     micro_batch: int
+    sums: torch.dtype | None = None
     values: dict[Key, Tensor] = field(default_factory=dict)
     gradients: dict[Key, Tensor] = field(default_factory=dict)
     records: dict[str, Chain | NumpyCall] = field(default_factory=dict)
     chain: Chain | None = None  # the one that the next operator may join
     waiting: dict[str, dict[Key, Tensor | None]] = field(default_factory=dict)  # of results, for gradients of weights
 
+    def add(self, key: Key, gradient: Tensor) -> None:
+        """Adds a gradient to what there is of it."""
+        held = self.gradients.get(key)
+        if held is not None:
+            self.gradients[key] = held + gradient
+        else:
+            self.gradients[key] = gradient if self.sums is None else gradient.to(self.sums)
+
 
 # Finds what lies under a key: for a micro-batch in its cell, once a step in that of the chunk, or for ever.
 Value = Callable[[Key, Cell, Cell], Tensor | None]
-
-
-def accumulate(store: dict[Key, Tensor], key: Key, gradient: Tensor) -> None:
-    """Adds a gradient to what there is of it."""
-    held = store.get(key)
-    store[key] = gradient if held is None else held + gradient
 
 
 def missing(what: str, layout: Layout) -> VerificationError:

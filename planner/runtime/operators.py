@@ -14,7 +14,7 @@ from torch import Tensor
 from planner.lowering import Staged
 from planner.lowering.touched import Key
 from planner.runtime.bound import Bound, differentiated_by_numpy, run
-from planner.runtime.cells import Cell, Value, accumulate, missing
+from planner.runtime.cells import Cell, Value, missing
 from planner.runtime.chain import Chain
 from planner.runtime.fallback import NumpyCall
 
@@ -121,7 +121,7 @@ class Operators:
         waiting = cell.waiting.pop(b.op.name, {}) if part == "weights" else cell.waiting.get(b.op.name, {})
         only = (lambda key: (key[0] in self.weights) == (part == "weights")) if part else None
         for key, g in chain.differentiated(waiting.get if part else given, only, again=part == "values"):
-            accumulate(cell.gradients, key, g)
+            cell.add(key, g)
 
     def _backward_by_numpy(self, record: NumpyCall, b: Bound, cell: Cell, part: str) -> None:
         keys = [k for k in b.gradients if k is not None and k[0] in self.active]
@@ -138,4 +138,4 @@ class Operators:
         given = [None if k is None else waiting.get(k) for k in b.gradients]
         for key, g in zip(b.given, differentiated_by_numpy(b, record, given, only), strict=False):
             if key is not None and g is not None:
-                accumulate(cell.gradients, key, g)
+                cell.add(key, g)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
 
 from planner.ir import DeviceMesh
 from planner.lowering import Redistribute
-from planner.runtime.cells import Cell, Value, accumulate, missing
+from planner.redistribute.steps import FREE
+from planner.runtime.cells import Cell, Value, missing
 from planner.runtime.collectives import apply, apply_together
 from planner.runtime.workers import Context
 
@@ -14,27 +18,33 @@ __all__ = ["Redistributions"]
 
 
 class Redistributions:
-    """`value` finds what is redistributed."""
+    """`value` finds what is redistributed; `type_of` says in which type a tensor is sent: sums of micro-batches may be
+    wider."""
 
-    def __init__(self, mesh: DeviceMesh, context: Context, value: Value) -> None:
-        self.mesh, self.context, self.value = mesh, context, value
+    def __init__(self, mesh: DeviceMesh, context: Context, value: Value, type_of: Callable[[str], torch.dtype]) -> None:
+        self.mesh, self.context, self.value, self.type_of = mesh, context, value, type_of
+
+    def _sent(self, move: Redistribute, value: Tensor) -> Tensor:
+        travels = move.gradient and any(step.kind not in FREE for step in move.steps)
+        return value.to(self.type_of(move.tensor)) if travels and value.is_floating_point() else value
 
     def contribute(self, move: Redistribute, cells: Sequence[Cell], shared: Cell) -> None:
         """Adds up a parameter's gradients of micro-batches that pass together."""
         key = move.tensor, move.source
         for cell in cells if cells[0] is not shared else ():
             if key in cell.gradients:
-                accumulate(shared.gradients, key, cell.gradients.pop(key))
+                shared.add(key, cell.gradients.pop(key))
 
     def one(self, move: Redistribute, cell: Cell, shared: Cell) -> None:
         source = (move.tensor, move.source)
         value = cell.gradients.pop(source, None) if move.gradient else self.value(source, cell, shared)
         if value is None:
             raise missing(f"{'gradient of ' if move.gradient else ''}{move.tensor}", move.source)
+        value = self._sent(move, value)
         for step in move.steps:
             value = apply(step, value, self.mesh, self.context)
         if move.gradient:
-            accumulate(cell.gradients, (move.tensor, move.target), value)
+            cell.add((move.tensor, move.target), value)
         else:
             cell.values[move.tensor, move.target] = value
 
@@ -43,18 +53,17 @@ class Redistributions:
         for m in moves:
             if m.gradient:
                 self.contribute(m, cells, shared)
-        store = shared.gradients if moves[0].gradient else shared.values
         values = []
         for m in moves:
             source = m.tensor, m.source
             value = shared.gradients.pop(source, None) if m.gradient else self.value(source, shared, shared)
             if value is None:
                 raise missing(f"{'gradient of ' if m.gradient else ''}{m.tensor}", m.source)
-            values.append(value)
+            values.append(self._sent(m, value))
         for steps in zip(*(m.steps for m in moves), strict=True):
             values = apply_together(steps, values, self.mesh, self.context)
         for m, value in zip(moves, values, strict=True):
             if m.gradient:
-                accumulate(store, (m.tensor, m.target), value)
+                shared.add((m.tensor, m.target), value)
             else:
-                store[m.tensor, m.target] = value
+                shared.values[m.tensor, m.target] = value

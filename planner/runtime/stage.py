@@ -22,7 +22,7 @@ from planner.lowering.staged import Phase
 from planner.lowering.touched import Key
 from planner.runtime.bound import bind
 from planner.runtime.buckets import buckets
-from planner.runtime.cells import Cell, Taken, accumulate, missing
+from planner.runtime.cells import Cell, Taken, missing
 from planner.runtime.collectives import all_reduce
 from planner.runtime.lifetimes import Passing, chained, passing
 from planner.runtime.operators import Operators
@@ -73,6 +73,9 @@ class Stage:
         self.fixed = fixed_operators(self.graph) - self._changed()
         self.draws = {n for n, b in self.bound.items() if drawing and _draws(b.op) and n not in self.fixed}
         self.passing: dict[int, Passing] = {k: passing(self.program, staged, k) for k in self.chunks}
+        # Many terms that are added up in a narrow type lose what is small beside the sum.
+        several = len({e.micro_batch for e in staged.passes.stages[self.number] if e.phase == "forward"}) > 1
+        self.sums = torch.float32 if precision is not None and several else None
         self.resident: dict[Key, Tensor] = {}
         # Parameters as the feed gives them: those of the module, if they are not converted.
         self.lasting = frozenset((i.tensor, i.layout) for i in self.loads() if self.is_parameter(i.tensor))
@@ -83,7 +86,7 @@ class Stage:
             for k in self.chunks
             for phase, listed in staged.chunks[k].runs.items()
         }
-        self.moves = Redistributions(self.mesh, context, self._value)
+        self.moves = Redistributions(self.mesh, context, self._value, self.type_of)
         self.operators = Operators(
             staged,
             self._value,
@@ -197,7 +200,7 @@ class Stage:
     def _empty(self) -> None:
         self.cells: dict[tuple[int, int], Cell] = {}
         self.transfers.empty()
-        self.once = {k: Cell(-1) for k in self.chunks}
+        self.once = {k: Cell(-1, self.sums) for k in self.chunks}
 
     def run(self, events: Iterable[Event], taken: Taken) -> None:
         """Events of the stage, in their order."""
@@ -234,7 +237,7 @@ class Stage:
                         cell.chain.forget(key)
                 for key in () if once else life.summed.get((event.phase, n), ()):
                     if key in cell.gradients:
-                        accumulate(shared.gradients, key, cell.gradients.pop(key))
+                        shared.add(key, cell.gradients.pop(key))
             if self._watch is not None:
                 self._watch(i)
         for cell in cells:
@@ -246,7 +249,7 @@ class Stage:
         if not once and event.phase != "forward":  # what no backward pass has made, as a seed of a parameter
             for cell in cells:
                 for key in [k for k in cell.gradients if self.is_parameter(k[0])]:
-                    accumulate(shared.gradients, key, cell.gradients.pop(key))
+                    shared.add(key, cell.gradients.pop(key))
         if event.phase == self.staged.last:
             for n in numbers:
                 done = self.cells.pop((event.chunk, n), None)
@@ -317,7 +320,7 @@ class Stage:
         if value is None:
             return
         if transfer.gradient:
-            accumulate(cell.gradients, transfer.key, value)
+            cell.add(transfer.key, value)
         else:
             cell.values[transfer.key] = value
 
@@ -358,8 +361,9 @@ class Stage:
                 total = total + more
             for group in self.staged.sums.get(name, ()):
                 if self.context.rank in group:
-                    total = all_reduce(total, self.context.group_of(group))
-                    self.context.ledger.add(self.context.ledger.steps, "all_reduce", total.nbytes)
+                    sent = total.to(self.type_of(name))
+                    self.context.ledger.add(self.context.ledger.steps, "all_reduce", sent.nbytes)
+                    total = all_reduce(sent, self.context.group_of(group)).to(total.dtype)
             taken.gradients[name] = total
 
 
