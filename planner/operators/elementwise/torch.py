@@ -73,6 +73,12 @@ _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 _SELU = (1.67326319217681884765625, 1.05070102214813232421875)  # alpha, gamma: ONNX's defaults
 
+
+def _swish(x: Tensor, alpha: float) -> Tensor:
+    """PyTorch's own, where there is one, which keeps its operand alone for the backward pass."""
+    return functional.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
+
+
 # Functions of one operand and of numbers among the attributes, by their names and defaults.
 _STEERED: dict[str, tuple[dict[str, float], Callable[..., Tensor]]] = {
     "Affine": ({"alpha": 1.0, "beta": 0.0}, lambda x, alpha, beta: alpha * x + beta),
@@ -88,9 +94,9 @@ _STEERED: dict[str, tuple[dict[str, float], Callable[..., Tensor]]] = {
         {"lambd": 0.5, "bias": 0.0},
         lambda x, lambd, bias: torch.where(x < -lambd, x + bias, torch.where(x > lambd, x - bias, torch.zeros_like(x))),
     ),
-    "Swish": ({"alpha": 1.0}, lambda x, alpha: x * torch.sigmoid(alpha * x)),
+    "Swish": ({"alpha": 1.0}, _swish),
     "ThresholdedRelu": ({"alpha": 1.0}, lambda x, alpha: torch.where(x > alpha, x, torch.zeros_like(x))),
-    "com.microsoft::QuickGelu": ({"alpha": 1.702}, lambda x, alpha: x * torch.sigmoid(alpha * x)),
+    "com.microsoft::QuickGelu": ({"alpha": 1.702}, _swish),
 }
 
 

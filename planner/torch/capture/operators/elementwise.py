@@ -163,7 +163,7 @@ def _rsqrt(w: Writer, x: Value) -> Value:
 
 @aten("silu.default")
 def _silu(w: Writer, x: Value) -> Value:
-    return w.op("Mul", x, w.op("Sigmoid", x, shape=x.shape), shape=x.shape)
+    return w.op("QuickGelu", x, shape=x.shape, domain="com.microsoft", alpha=1.0)  # ONNX's Swish is of opset 24
 
 
 @aten("gelu.default")
