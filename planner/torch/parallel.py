@@ -8,8 +8,8 @@ schedule of a pipeline interleaves them; `loss.backward()` hands the gradients o
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import OrderedDict, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -377,10 +377,19 @@ class _Deliver(torch.autograd.Function):
         if found is None:
             raise RuntimeError("the gradients of a step are handed over once; call the module again")
         if found and (gradient.device.type != "cpu" or float(gradient) != 1.0):
-            torch._foreach_mul_([local_tensor(g) for _, g in found], gradient)
+            _multiply([local_tensor(g) for _, g in found], gradient)
         for p, g in found:
             if p.grad is None:
                 p.grad = g
             else:
                 local_tensor(p.grad).add_(local_tensor(g))
         return None, None, None
+
+
+def _multiply(tensors: Sequence[Tensor], by: Tensor) -> None:
+    """In place, in few kernels: PyTorch starts one for each tensor where the factor is of another type."""
+    of_type: dict[torch.dtype, list[Tensor]] = defaultdict(list)
+    for tensor in tensors:
+        of_type[tensor.dtype].append(tensor)
+    for dtype, alike in of_type.items():
+        torch._foreach_mul_(alike, by.to(dtype))
