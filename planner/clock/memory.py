@@ -169,7 +169,7 @@ def held_bytes(
     # One block's activations on their way to or from the host beside those of the block that computes.
     transient += 2 * c.copies * max(hosted, default=0.0)
     if not c.frozen:
-        transient += max((workload.units[i].widest_weights for i in blocks), default=0) * made_bytes(c)
+        transient += _widest(workload, blocks) * made_bytes(c)
     frozen = sum(u.frozen_stored_bytes if c.zero == 3 else u.frozen_bytes for u in mine)
     return Held(
         divided(3) * c.weight_bytes + frozen,
@@ -217,12 +217,25 @@ def _as_made(workload: Workload, c: Configuration, part: Sequence[int], held: He
         made[max(mine)] += size
     beside = held.transient - c.copies * max(0.0, _working(workload, c, part))
     moments, kept, gradients = [], held.activations, 0.0
+    # Of one micro-batch they are widened when the backward pass is over, and the weights that it read are gone.
+    narrow = c.passes == 1 and c.weight_bytes < 4
+    width = min(c.gradient_bytes, c.activation_bytes) if narrow else c.gradient_bytes
+    if narrow:
+        beside -= _widest(workload, [i for i in part if workload.repeated[i]]) * made_bytes(c)
     for i in reversed(part):
-        gradients += made[i] * c.gradient_bytes
+        gradients += made[i] * width
         working = _working_of_unit(workload, c, i)
         moments.append(replace(held, activations=kept, gradients=gradients, transient=beside + working))
         kept -= _kept_of_unit(workload, c, i)
+    if narrow:
+        widened = sum(made.values()) * c.gradient_bytes
+        moments.append(replace(held, weights=0.0, activations=0.0, gradients=widened, transient=0.0))
     return max(moments, key=lambda h: h.total)
+
+
+def _widest(workload: Workload, units: Sequence[int]) -> int:
+    """Elements of the largest weight in some units."""
+    return max((workload.units[i].widest_weights for i in units), default=0)
 
 
 def _kept_of_unit(workload: Workload, c: Configuration, i: int) -> float:
