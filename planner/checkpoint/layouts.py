@@ -78,7 +78,7 @@ class Layouts:
 
     def in_format(self, name: str) -> Layouts:
         """As a format's own framework lays the plan out: MindSpore's optimizer parallel divides as it can, which need
-        not be as planned.  InputError where MindSpore cannot be told the plan."""
+        not be as planned.  InputError where MindSpore cannot express the plan."""
         if name != "mindspore" or self.plan is None:
             return self
         from planner.emit.mindspore.stages import staged

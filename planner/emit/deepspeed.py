@@ -55,7 +55,7 @@ exec deepspeed "$${options[@]}" --master_port "$${MASTER_PORT:-29500}" "$$script
 
 
 def unsupported(c: Configuration, model: Model) -> str:
-    """What of a uniform configuration DeepSpeed cannot be told; empty where it can be told all."""
+    """What of a uniform configuration DeepSpeed cannot express; empty where it can express all of it."""
     if c.pp > 1:
         return "pipeline stages"
     if c.cp > 1:

@@ -54,7 +54,7 @@ exec bash "$here/${LAUNCHER:-run_torchrun.sh}" "$script" "${MEGATRON_ARGS[@]}" "
 
 
 def unsupported(c: Configuration, model: Model) -> str:
-    """What of a uniform configuration Megatron-LM cannot be told; empty where it can be told all."""
+    """What of a uniform configuration Megatron-LM cannot express; empty where it can express all of it."""
     if c.zero > 1 and c.dp * c.cp > 1:
         return f"ZeRO {c.zero}"  # the distributed optimizer divides the optimizer's state alone
     if c.zero and c.optimizer != "adam":

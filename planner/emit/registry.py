@@ -84,9 +84,9 @@ class Given:
 @dataclass(frozen=True, slots=True)
 class Target:
     """`takes`: the options that it reads; `needs`: those without which it cannot do; `orders`: of the passes of a
-    pipeline, those that it can be told, or leaves to the user's script; None: it says none, or takes no pipeline.
+    pipeline, those that it can express, or leaves to the user's script; None: it says none, or takes no pipeline.
     `says`: what of how a step is run (`schedule.run`) its files say, by key, or by key and value.  `words`: the module
-    whose `unsupported` says what of a uniform configuration it cannot be told; empty: nothing.  `weightless`: of the
+    whose `unsupported` says what of a uniform configuration it cannot express; empty: nothing.  `weightless`: of the
     model it reads no weights, so that the file that lies beside a plan will do."""
 
     emit: Callable[[Given], Emission]
@@ -206,7 +206,7 @@ TARGETS: Final[Mapping[str, Target]] = {
 
 
 def unsupported(target: str, c: Configuration, model: Model) -> str:
-    """What of a uniform configuration `target` cannot be told; empty where it can be told all, or is `any`."""
+    """What of a uniform configuration `target` cannot express; empty where it can express all of it, or is `any`."""
     if target == "any":
         return ""
     found = TARGETS[target]

@@ -107,7 +107,7 @@ exec bash "$here/${LAUNCHER:-run_torchrun.sh}" -m torchtitan.train --module plan
 
 
 def unsupported(c: Configuration, model: Model) -> str:
-    """What of a uniform configuration torchtitan cannot be told; empty where it can be told all."""
+    """What of a uniform configuration torchtitan cannot express; empty where it can express all of it."""
     if not model.tokens:
         return "inputs that are no matrix of tokens"
     if c.precision == "fp16":

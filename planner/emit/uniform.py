@@ -1,4 +1,4 @@
-"""What frameworks that take degrees of parallelism have to know of a model before they can be told a configuration."""
+"""What has to be known of a model before a configuration is written for a framework that takes degrees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runtimes that a plan is for have words for."""
+"""What the runtimes that a plan is for can express."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DTensor has words for, as a restriction of a search: a parameter that is computed with in one layout, whose
+"""What DTensor can express, as a restriction of a search: a parameter that is computed with in one layout, whose
 dimensions are cut by mesh axes in the order of the mesh."""
 
 from __future__ import annotations

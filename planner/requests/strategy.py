@@ -87,10 +87,10 @@ def operators_inside(
 
 
 def _check_target(source: str, c: Configuration, target: str, graph: Graph) -> None:
-    """UsageError where the target cannot be told the configuration."""
+    """UsageError where the target cannot express the configuration."""
     from planner.emit import unsupported
     from planner.emit.uniform import Model
 
     words = unsupported(target, c, Model.of(graph))
     if words:
-        raise UsageError(f"{source}: --target {target} cannot be told of {words}: take another, or --target any")
+        raise UsageError(f"{source}: --target {target} cannot express {words}; choose another target, or --target any")

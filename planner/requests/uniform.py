@@ -98,7 +98,7 @@ class Uniforms:
         return self.options.target
 
     def best(self) -> Uniform | None:
-        """The fastest that fits and that the target can be told; None where there is none, or time is up."""
+        """The fastest that fits and that the target can express; None where there is none, or time is up."""
         self.control.say("uniform configurations: the fastest that fits")
         free = self.target == "any" and not self.left_out and not self._over
         found, bound = self._best(None if free else self._unsupported)
@@ -173,7 +173,7 @@ class Uniforms:
         plain = next(configurations(self.space, self.profile), None)
         words = "" if plain is None else unsupported(self.target, plain, self.model)
         if words:
-            text += f"; of plain data parallelism it cannot be told of {words}"
+            text += f"; of plain data parallelism it cannot express {words}"
         if self.refusal:
             text += f"; of one that would fit, it says: {self.refusal}"
         if besides is not None:

@@ -5,7 +5,7 @@
 `--forty`: the forty jobs of `tests.bench.uniform_jobs` in place of the eight of `tests.bench.uniform_space`.  OUT is
 written row by row, and rows that it has are not run again.
 Each job is searched for each target in a process of its own and its plan is emitted.  The price is the step of what the
-target can be told over that of the fastest uniform configuration of any target; `refused` says why nothing was emitted.
+target can express over that of the fastest uniform configuration of any target; `refused` says why nothing was emitted.
 CPU seconds are from the file to the plan and its emitted files.
 """
 

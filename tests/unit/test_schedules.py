@@ -210,7 +210,7 @@ def test_a_target_that_cannot_be_told_the_order_is_refused_before_the_search(
 ) -> None:
     options = ["--devices", "4", "--batch", "16", "--target", "dtensor", "--strategy", STRATEGIES["zb-v"], "--no-cache"]
     assert main(["search", str(folder / "gpt4.onnx"), *options]) == 2
-    assert "--target dtensor cannot be told of the schedule zb-v (it has 1f1b, gpipe)" in capsys.readouterr().err
+    assert "--target dtensor cannot express the schedule zb-v (it has 1f1b, gpipe)" in capsys.readouterr().err
 
 
 def test_torch_interleaves_rounds_alone(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

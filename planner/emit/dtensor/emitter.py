@@ -30,7 +30,7 @@ __all__ = ["emit_dtensor", "unsupported"]
 
 
 def unsupported(c: Configuration, model: Model) -> str:
-    """What of a uniform configuration a module of DTensors cannot be told; empty where it can be told all."""
+    """What of a uniform configuration a module of DTensors cannot express; empty where it can express all of it."""
     if c.zero > 1 and c.dp * c.cp > 1 and (c.zero == 2 or c.tp * c.cp * c.ep * c.pp > 1):
         return f"ZeRO {c.zero}"  # `fully_shard` alone frees what it has gathered
     return "" if recomputes_layers(c) else f"{c.recompute} recomputation of a part"

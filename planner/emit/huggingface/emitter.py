@@ -64,7 +64,7 @@ def samples(inputs):
 
 
 def unsupported(c: Configuration, model: Model) -> str:
-    """What of a uniform configuration transformers cannot be told; empty where it can be told all."""
+    """What of a uniform configuration transformers cannot express; empty where it can express all of it."""
     if c.pp > 1:
         return "training in pipeline stages"
     if c.cp > 1:

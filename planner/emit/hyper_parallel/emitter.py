@@ -33,7 +33,7 @@ _TYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.floa
 
 
 def unsupported(c: Configuration, model: Model) -> str:
-    """What of a uniform configuration HyperParallel cannot be told; empty where it can be told all."""
+    """What of a uniform configuration HyperParallel cannot express; empty where it can express all of it."""
     if c.zero > 1 and c.dp * c.cp > 1:
         return f"ZeRO {c.zero}"  # weights are gathered once for the step
     return "" if recomputes_layers(c) else f"{c.recompute} recomputation of a part"

@@ -47,7 +47,7 @@ _HEAD: Final = """\
 
 
 def unsupported(c: Configuration, model: Model) -> str:
-    """What of a uniform configuration MindFormers cannot be told; empty where it can be told all."""
+    """What of a uniform configuration MindFormers cannot express; empty where it can express all of it."""
     if c.ep > 1 and c.tp * c.cp > 1:
         return "experts divided beside tensors or positions"
     if c.sequence_parallel and c.cp > 1:

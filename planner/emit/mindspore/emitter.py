@@ -28,7 +28,7 @@ __all__ = ["emit_mindspore", "unsupported"]
 
 
 def unsupported(c: Configuration, model: Model) -> str:
-    """What of a uniform configuration MindSpore's strategy files cannot be told; empty where they can be told all."""
+    """What of a uniform configuration MindSpore's files cannot express; empty where they can express all of it."""
     if c.cp > 1:
         return "context parallelism"  # rows of a product are one dimension there, whose parts are contiguous
     if c.zero and 1 < c.ep < c.dp:

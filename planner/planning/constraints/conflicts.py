@@ -128,7 +128,7 @@ def _alone(priced: PricedProblem, node: int) -> str:
     operator = next((priced.graph.op(o) for o, n in priced.op_nodes.items() if n == node), None)
     if operator is not None:
         target = priced.machine.settings.target
-        narrowed = f" that --target {target} has words for" if target in NARROWED else ""
+        narrowed = f" that --target {target} can express" if target in NARROWED else ""
         return f"no strategy of operator {operator.name} ({operator.type}){narrowed} holds all of them; drop one"
     parameter = next((p for p, n in priced.parameter_nodes.items() if n == node), None)
     what = priced.problem.nodes[node].name if parameter is None else f"parameter {parameter}"

@@ -15,7 +15,7 @@ __all__ = ["constraints_text"]
 
 def constraints_text(constraints: Constraints) -> str:
     """JSON that `parse_constraints` reads as the same pins, an object a line.  ValueError where they come from a search
-    configuration, whose degrees and job the format has no words for: keep that file's own text."""
+    configuration, whose degrees and job the format cannot express: keep that file's own text."""
     if constraints.degrees is not None or constraints.job is not None:
         raise ValueError(f"constraints {constraints.source}: degrees and jobs have no form in {SCHEMA}")
     entries: dict[str, list[dict[str, Any]]] = {

@@ -27,7 +27,7 @@ MOST_BYTES: Final = (1 << 31) - (1 << 24)  # protobuf's limit, less the nodes
 
 
 def unsupported(c: Configuration, model: Model) -> str:
-    """What of a uniform configuration graphs per rank cannot be told; empty where they can be told all."""
+    """What of a uniform configuration graphs per rank cannot express; empty where they can express all of it."""
     if c.pp > 1:
         return "pipeline stages"
     if c.recompute != "none":
