@@ -11,13 +11,26 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from planner.emit.emission import Emission
     from planner.emit.names import Name, NameRules, read_names
-    from planner.emit.registry import FORMATS, TARGETS, Given, emit, read, unsupported
+    from planner.emit.registry import FORMATS, TARGETS, Given, check_devices, emit, read, unsupported
 
-__all__ = ["FORMATS", "TARGETS", "Emission", "Given", "Name", "NameRules", "emit", "read", "read_names", "unsupported"]
+__all__ = [
+    "FORMATS",
+    "TARGETS",
+    "Emission",
+    "Given",
+    "Name",
+    "NameRules",
+    "check_devices",
+    "emit",
+    "read",
+    "read_names",
+    "unsupported",
+]
 
 _HOME: Final = {
     "Emission": "emission", "Name": "names", "NameRules": "names", "read_names": "names", "FORMATS": "registry",
-    "TARGETS": "registry", "Given": "registry", "emit": "registry", "read": "registry", "unsupported": "registry",
+    "TARGETS": "registry", "Given": "registry", "check_devices": "registry", "emit": "registry", "read": "registry",
+    "unsupported": "registry",
 }  # fmt: skip
 
 

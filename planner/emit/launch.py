@@ -12,7 +12,7 @@ from planner.emit.hosts import Server
 from planner.errors import InputError
 from planner.planning.document import PlanDocument
 
-__all__ = ["Hosts", "hosts_of", "launch_scripts", "meeting_of", "mpirun_hosts", "mpirun_network"]
+__all__ = ["Hosts", "filled", "hosts_of", "launch_scripts", "meeting_of", "mpirun_hosts", "mpirun_network"]
 
 _PER_HOST: Final = 8
 
@@ -92,18 +92,21 @@ def hosts_of(plan: PlanDocument, servers: Sequence[Server]) -> Hosts:
     """
     devices = plan.devices
     if not servers:
-        per = min(plan.cluster.devices_per_server or _PER_HOST, devices)
-        if devices % per:
-            raise InputError(
-                f"plan: {devices} devices do not fill hosts of {per}; search with --nodes, or give --hosts"
-            )
-        return Hosts(devices, per)
+        return filled(devices, plan.cluster.devices_per_server)
     if len({len(s.devices) for s in servers}) > 1:
         raise InputError("--hosts: the servers hold different numbers of devices; give each as many")
     per = len(servers[0].devices)
     if per * len(servers) != devices:
         raise InputError(f"--hosts: the plan is for {devices} devices, the servers hold {per * len(servers)}")
     return Hosts(devices, per, tuple(s.server_id for s in servers))
+
+
+def filled(devices: int, per_server: int | None) -> Hosts:
+    """So many devices on full hosts.  InputError where they do not fill them."""
+    per = min(per_server or _PER_HOST, devices)
+    if devices % per:
+        raise InputError(f"plan: {devices} devices do not fill hosts of {per}; search with --nodes, or give --hosts")
+    return Hosts(devices, per)
 
 
 def meeting_of(hosts: Hosts) -> str:

@@ -224,6 +224,20 @@ def unsupported(target: str, c: Configuration, model: Model) -> str:
     return words
 
 
+def check_devices(target: str, devices: int, per_server: int | None, hardware: str) -> None:
+    """Before a search: InputError where the files of no plan for so many devices could be written, since they do not
+    fill their servers, or the runtime takes other numbers."""
+    from planner.emit.launch import filled
+
+    if "hosts" not in TARGETS[target].takes:
+        return
+    hosts = filled(devices, per_server)
+    if target == "mindspore" and hardware.startswith("ascend"):
+        from planner.emit.mindspore.rank_table import check_counts
+
+        check_counts(hosts)
+
+
 def emit(target: str, given: Given) -> Emission:
     """The files of a plan for `target`, a key of TARGETS.
 

@@ -12,8 +12,29 @@ from planner.files import write_whole
 if TYPE_CHECKING:
     from planner.emit.emission import Emission
     from planner.planning import PlanDocument
+    from planner.requests.search import SearchRequest
 
-__all__ = ["emitted_beside", "other_files", "write_emission"]
+__all__ = ["check_emitted", "emitted_beside", "other_files", "write_emission"]
+
+
+def check_emitted(targets: Iterable[str], request: SearchRequest, counts: Iterable[int]) -> None:
+    """UsageError where the plan of a search could not be written for a target, whatever it is."""
+    from planner.emit import check_devices
+    from planner.planning.planner import on_nodes
+    from planner.requests.values import profile_of
+
+    profile = profile_of(request.hardware)
+    for devices in counts:
+        server = on_nodes(profile, devices, request.nodes).devices_per_server
+        for target in targets:
+            try:
+                check_devices(target, devices, server, profile.name)
+            except InputError as e:
+                why = str(e).removeprefix("plan: ").removesuffix(", or give --hosts")
+                raise UsageError(
+                    f"--devices {devices} --emit {target}: {why}; or leave --emit out, and write the plan later "
+                    "(planner emit --hosts)"
+                ) from e
 
 
 def emitted_beside(plan: PlanDocument, target: str, model: Path) -> Emission:

@@ -556,6 +556,22 @@ def test_a_number_of_devices_that_hccl_refuses_is_refused_without_hosts(
     assert f"for 1 server of {devices} Ascend devices; HCCL takes 1, 2, 4 or 8" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("devices", "why"),
+    [
+        ("3", "--devices 3 --emit mindspore: is for 1 server of 3 Ascend devices; HCCL takes 1, 2, 4 or 8 devices"),
+        ("8,12", "--devices 12 --emit mindspore: 12 devices do not fill hosts of 8; search with --nodes; or leave"),
+    ],
+)
+def test_a_number_of_devices_that_cannot_be_emitted_is_refused_before_the_search(
+    tmp_path: Path, devices: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--devices", devices, "--hardware", "ascend-910b", "--emit", "mindspore", "--out", str(tmp_path / "plan")]
+    assert main(["search", str(SAMPLES / "mlp.onnx"), *words]) == 2
+    assert why in capsys.readouterr().err
+    assert not (tmp_path / "plan").exists()
+
+
 def test_a_merged_file_of_a_pipeline_is_read_back(tmp_path: Path) -> None:
     model = tmp_path / "mlp.onnx"
     sizes = ("--layers", "6", "--hidden", "2048", "--features", "2048", "--classes", "2048", "--batch", "64")

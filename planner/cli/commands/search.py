@@ -75,6 +75,10 @@ def run(options: argparse.Namespace) -> int:
     request = _request(options)
     counts = request.counts
     several = len(counts) > 1
+    if options.emit:
+        from planner.requests.emission import check_emitted
+
+        check_emitted(options.emit, request, counts)
     if several and options.against:
         raise UsageError("--against fits one number of devices; give one --devices with it")
     from planner.requests.key import request_key
