@@ -116,10 +116,9 @@ class _Lowering:
             wanted = redistributions[name].wanted if name in redistributions else None
             if wanted is not None:
                 self.out.append(Seed(name, wanted))
-        first_reader = {t: readers[0][0].name for t, readers in self.graph.consumers.items()}
-        for op in reversed(self.graph.ops):
-            if not any(t in self.active for t in op.outputs):
-                continue
+        differentiated = [op for op in self.graph.ops if any(t in self.active for t in op.outputs)]
+        first_reader = {t: op.name for op in reversed(differentiated) for t in op.inputs}
+        for op in reversed(differentiated):
             self._run_again(op)
             for name in op.outputs:
                 if name in self.active and name in redistributions:  # nothing is moved whose shape nobody knows

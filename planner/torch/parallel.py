@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from planner.errors import InputError, UsageError
 from planner.ir import Layout, Role
 from planner.lowering import lower
+from planner.lowering.check import check_program
 from planner.planning.programs import assignment_of, program_of
 from planner.runtime.apart import Apart
 from planner.runtime.cells import Taken
@@ -137,6 +138,8 @@ class Runner:
         if self.device.type == "cpu":
             keep_freed_memory()
         program = program_of(self.document, self.graph)
+        for defect in check_program(program):
+            raise InputError(f"plan of {self.capture.name}: {defect}; plan it again")
         self.staged = pipeline_of(self.document, program, self.micro_batches)
         self.names = self.capture.paths(self.graph)
         check_plan(module, self.capture, self.graph, self.names, self.micro_batches)
