@@ -44,13 +44,13 @@ def import_bytes(
     unmerge(draft)
     assign_roles(draft, said.parameters)
     fuse_experts(draft)
-    graph = _freeze(draft, said)
+    graph = _freeze(draft, said, bound=bool(sizes))
     if batch is not None and not batch_used:
         graph = rebind(graph, batch_axes(graph, batch))
     return mark_parts(graph)
 
 
-def _freeze(draft: Draft, said: Stated) -> Graph:
+def _freeze(draft: Draft, said: Stated, *, bound: bool) -> Graph:
     """The Graph of what the outputs need; inputs stay even when nothing reads them."""
     needed = set(draft.outputs)
     ops = []
@@ -67,4 +67,4 @@ def _freeze(draft: Draft, said: Stated) -> Graph:
     inputs, outputs = tuple(draft.inputs), tuple(draft.outputs)
     origins = {t: s.origin for t in tensors if (s := draft.sources.get(t)) is not None and s.origin}
     loss = said.loss or find_loss(ops, inputs, outputs, tensors)
-    return Graph(tuple(ops), tensors, inputs, outputs, draft.name, loss, origins)
+    return Graph(tuple(ops), tensors, inputs, outputs, draft.name, loss, origins, bound)

@@ -43,7 +43,8 @@ class Graph:
     """Immutable; `ops` are in topological order, `tensors` holds every name that they mention.
 
     `loss` names the scalar output that training minimises, when the graph ends in one.  `origins` says of which tensor
-    of the file a source is a copy, where it has a name of its own.
+    of the file a source is a copy, where it has a name of its own; `bound` whether sizes that the file leaves open were
+    put in, from which numbers may have been computed.
     """
 
     ops: tuple[Op, ...]
@@ -53,6 +54,7 @@ class Graph:
     name: str = ""
     loss: str | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
+    bound: bool = False
 
     @cached_property
     def producers(self) -> Mapping[str, Op]:

@@ -11,7 +11,8 @@ several.
   over the micro-batches as they are computed, and brought to where they are stored behind the last one.
 - Then the gradients of parameters that several stages hold are summed: first of a stage's own chunks, then between the
   stages.
-- The gradient of a step is the mean over its micro-batches: each enters at the loss with its share.
+- The gradient of a step is the mean over its micro-batches, of a loss that is a sum over samples their sum: each enters
+  at the loss with its share.
 - What is run again, gathered in every pass or let go in between, and backward passes in two parts: `RunAs`.
 """
 
@@ -22,14 +23,25 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from planner.cost_models.pipeline.orders import device_order, holders_of_chunks, is_split, occurrences, stage_numbers
-from planner.ir import Layout, Op, Role
+from planner.frontends.resized.samples import loss_over_samples
+from planner.ir import Graph, Layout, Op, Role
 from planner.lowering.program import Instruction, Program, Redistribute, Run, Seed, StageInstruction
 from planner.lowering.run_as import Listed, RunAs, again, by_units, deferred, freed, hosted, in_two
 from planner.lowering.touched import Key, key_of, of_gradient, writes
 from planner.rules.cost import Kind
 from planner.work.activity import made_of_parameters
 
-__all__ = ["ChunkProgram", "Event", "Passes", "Phase", "StageTransfer", "Staged", "passes", "staged"]
+__all__ = [
+    "ChunkProgram",
+    "Event",
+    "Passes",
+    "Phase",
+    "StageTransfer",
+    "Staged",
+    "passes",
+    "share_of_micro_batch",
+    "staged",
+]
 
 Phase = Literal["begin", "forward", "backward", "weights", "end"]
 
@@ -132,6 +144,11 @@ class Staged:
         return len(self.passes.stages) * self.program.mesh.devices
 
 
+def share_of_micro_batch(graph: Graph, count: int) -> float:
+    """Of each of so many micro-batches in the loss of a step, and in its gradient."""
+    return 1.0 if count > 1 and loss_over_samples(graph) == "sum" else 1 / max(1, count)
+
+
 def staged(
     program: Program,
     chunk_of: Mapping[str, int],
@@ -145,7 +162,7 @@ def staged(
     stages = {n: frozenset(s) for n, s in held.items()}
     of_chunks = {n: frozenset(k for k, s in enumerate(passes.holder) if s in found) for n, found in stages.items()}
     count = len({e.micro_batch for events in passes.stages for e in events}) * how.copies
-    cut = _Cut(program, chunk_of, passes, of_chunks, how, 1 / max(1, count))
+    cut = _Cut(program, chunk_of, passes, of_chunks, how, share_of_micro_batch(program.graph, count))
     parts = tuple(cut.chunk(k) for k in range(len(passes.holder)))
     groups = {n: tuple(tuple(g) for g in found) for n, found in sums.items()}
     defects = tuple(dict.fromkeys(cut.defects))

@@ -11,6 +11,7 @@ import numpy as np
 from planner.errors import VerificationError
 from planner.ir import Graph
 from planner.kernels.shards import Array
+from planner.lowering.staged import share_of_micro_batch
 from planner.planning import PlanDocument
 from planner.runtime.ready import ready, workers_for
 from planner.runtime.session import Results, Session, Traffic, micro_batch_values
@@ -88,7 +89,8 @@ def _loss(graph: Graph, results: Results) -> float | None:
 
 def _errors(graph: Graph, results: Results, seed: int, micro_batches: int) -> dict[str, float]:
     """Largest relative errors against the whole model, run by the kernels that prove plans: outputs of the first
-    micro-batch, and the mean of all micro-batches' gradients."""
+    micro-batch, and all micro-batches' gradients together."""
+    share = share_of_micro_batch(graph, micro_batches)
     drawn = random_tensors(graph, seed)
     outputs: dict[str, Array] = {}
     truth: dict[str, Array] = {}
@@ -97,7 +99,7 @@ def _errors(graph: Graph, results: Results, seed: int, micro_batches: int) -> di
         whole = run_ops(graph, values)
         outputs = outputs or {n: whole[n] for n in results.outputs}
         found = gradients(graph, values, whole, list(results.gradients)) if results.gradients else {}
-        truth = {n: truth.get(n, 0) + g / micro_batches for n, g in found.items()}
+        truth = {n: truth.get(n, 0) + g * share for n, g in found.items()}
     floor = 1e-3 * float(np.median([np.abs(g).max() for g in truth.values()])) if truth else 0.0
     return {"outputs": _worst(results.outputs, outputs, 0.0), "gradients": _worst(results.gradients, truth, floor)}
 

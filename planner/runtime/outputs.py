@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from planner.frontends.resized.samples import loss_over_samples
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.runtime.cells import Taken
 from planner.runtime.collectives import all_gather, all_reduce
@@ -27,16 +28,19 @@ def whole(value: Tensor, layout: Layout, mesh: DeviceMesh, context: Context) -> 
 
 
 def own_loss(graph: Graph, stage: Stage, taken: Taken) -> Tensor | None:
-    """The mean over the micro-batches, a scalar in single precision or a wider one; None on stages that do not compute
-    it.  The ranks of a stage call it together."""
+    """Of all micro-batches, a scalar in single precision or a wider one; None on stages that do not compute it.  The
+    ranks of a stage call it together."""
     found = taken.outputs.get(graph.loss or graph.outputs[0], {})
     values = [whole(value, layout, stage.mesh, stage.context) for layout, value in found.values()]
     values = [v.to(torch.promote_types(v.dtype, torch.float32)) for v in values]
-    return torch.stack(values).mean(0).reshape(()) if values else None
+    if not values:
+        return None
+    together = torch.stack(values)
+    return (together.sum(0) if loss_over_samples(graph) == "sum" else together.mean(0)).reshape(())
 
 
 def step_loss(graph: Graph, stage: Stage, taken: Taken) -> Tensor:
-    """The mean over the micro-batches, on every rank of every stage.  All ranks call it together."""
+    """Of all micro-batches together, on every rank of every stage.  All ranks call it together."""
     own = own_loss(graph, stage, taken)
     device = stage.context.device
     if len(stage.staged.passes.stages) == 1:

@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from planner.errors import InputError
+from planner.frontends.resized.samples import loss_over_samples
 from planner.ir import Graph
 from planner.runtime.training.data import bounds_of
 from planner.torch.step import Step
@@ -66,6 +67,12 @@ def check_micro_batches(capture: Step, part: Graph, whole: Graph, micro_batches:
             f"{capture.name}: samples of a micro-batch meet each other in {met} of shape {next(shapes)}, of the whole "
             f"batch {next(shapes)}, so that the {micro_batches} micro-batches compute something else than the whole "
             "batch does; plan with micro_batches=1 if that matters"
+        )
+    elif loss_over_samples(part) == "other":
+        _warn(
+            f"{capture.name}: the loss is neither a mean nor a sum over samples, as far as its operators show, so that "
+            f"the mean of the {micro_batches} micro-batches' losses is something else than that of the whole batch; "
+            "plan with micro_batches=1 if that matters"
         )
     if any(u.counted for u in capture.updates):
         _warn(

@@ -23,6 +23,7 @@ from planner.kernels.gradients import NoVjpError
 from planner.kernels.shards import Array
 from planner.lowering import Event, Redistribute, Staged, StageTransfer
 from planner.lowering.program import StageInstruction
+from planner.lowering.staged import share_of_micro_batch
 from planner.lowering.touched import Key
 from planner.verify.calibrate import calibrate
 from planner.verify.cells import Message, Part
@@ -70,7 +71,7 @@ class PipelineProof:
         self.report = Report(failures=list(pipeline.defects))
         values = random_tensors(self.graph, seed, kept=drawn)
         self.first = Whole(self.graph, values, self.program.rules, self.program.active)
-        self.share = 1 / max(1, pipeline.micro_batches)  # of a micro-batch in the gradient of a step
+        self.share = share_of_micro_batch(self.graph, pipeline.micro_batches)
         self.wholes = {0: self.first}
         self.ended: Counter[int] = Counter()  # micro-batch → chunks that are through with it
         self.cells: dict[tuple[int, int], Part] = {}  # by chunk and micro-batch

@@ -88,6 +88,38 @@ def test_buffers_that_a_step_changes_are_read_anew() -> None:
     assert (module.calls, module.seen) == (3, 3)
 
 
+def _rows(scores: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropy(scores, labels, reduction="none")
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda scores, labels: cross_entropy(scores, labels, reduction="sum"),
+        lambda scores, labels: _rows(scores, labels).sum() / scores.shape[0],
+        lambda scores, labels: _rows(scores, labels).mean() + 0.1 * scores.square().mean(),
+    ],
+    ids=["sum", "sum over the number of samples", "means"],
+)
+def test_micro_batches_have_the_loss_and_the_gradients_of_the_whole_batch(loss: Any) -> None:
+    alone, module = _mlp(), _parallel(_mlp(), loss=loss, micro_batches=2)
+    whole, parts = loss(alone(X), Y), module(X, Y)
+    torch.testing.assert_close(parts, whole)
+    whole.backward()
+    parts.backward()
+    for p, q in zip(module.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+
+
+def test_a_loss_that_is_neither_a_mean_nor_a_sum_is_named() -> None:
+    def loss(scores: Tensor, labels: Tensor) -> Tensor:
+        used = labels > 0
+        return (_rows(scores, labels) * used).sum() / used.sum()
+
+    with pytest.warns(UserWarning, match="the loss is neither a mean nor a sum over samples"):
+        _parallel(_mlp(), loss=loss, micro_batches=2)
+
+
 def test_buffers_of_micro_batches_are_refused() -> None:
     with pytest.raises(InputError, match=r"changes the buffer .*; plan with micro_batches=1"):
         _parallel(Counting(), micro_batches=2)
