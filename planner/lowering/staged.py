@@ -23,25 +23,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from planner.cost_models.pipeline.orders import device_order, holders_of_chunks, is_split, occurrences, stage_numbers
-from planner.frontends.resized.samples import loss_over_samples
-from planner.ir import Graph, Layout, Op, Role
+from planner.frontends.resized.samples import share_of_micro_batch
+from planner.ir import Layout, Op, Role
 from planner.lowering.program import Instruction, Program, Redistribute, Run, Seed, StageInstruction
 from planner.lowering.run_as import Listed, RunAs, again, by_units, deferred, freed, hosted, in_two
 from planner.lowering.touched import Key, key_of, of_gradient, writes
 from planner.rules.cost import Kind
 from planner.work.activity import made_of_parameters
 
-__all__ = [
-    "ChunkProgram",
-    "Event",
-    "Passes",
-    "Phase",
-    "StageTransfer",
-    "Staged",
-    "passes",
-    "share_of_micro_batch",
-    "staged",
-]
+__all__ = ["ChunkProgram", "Event", "Passes", "Phase", "StageTransfer", "Staged", "passes", "staged"]
 
 Phase = Literal["begin", "forward", "backward", "weights", "end"]
 
@@ -142,11 +132,6 @@ class Staged:
     @property
     def devices(self) -> int:
         return len(self.passes.stages) * self.program.mesh.devices
-
-
-def share_of_micro_batch(graph: Graph, count: int) -> float:
-    """Of each of so many micro-batches in the loss of a step, and in its gradient."""
-    return 1.0 if count > 1 and loss_over_samples(graph) == "sum" else 1 / max(1, count)
 
 
 def staged(

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from planner.errors import VerificationError
+from planner.frontends.resized.samples import share_of_micro_batch
 from planner.ir import Graph
 from planner.kernels.shards import Array
-from planner.lowering.staged import share_of_micro_batch
 from planner.planning import PlanDocument
 from planner.runtime.ready import ready, workers_for
 from planner.runtime.session import Results, Session, Traffic, micro_batch_values

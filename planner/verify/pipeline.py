@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from planner.errors import VerificationError
+from planner.frontends.resized.samples import share_of_micro_batch
 from planner.ir import Role
 from planner.kernels import NoKernelError
 from planner.kernels.gradients import NoVjpError
 from planner.kernels.shards import Array
 from planner.lowering import Event, Redistribute, Staged, StageTransfer
 from planner.lowering.program import StageInstruction
-from planner.lowering.staged import share_of_micro_batch
 from planner.lowering.touched import Key
 from planner.verify.calibrate import calibrate
 from planner.verify.cells import Message, Part

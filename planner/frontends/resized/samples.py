@@ -10,7 +10,7 @@ from planner.errors import InputError, UsageError
 from planner.frontends.resized.rebind import batch_axes, rebind
 from planner.ir import Graph, Op, Role
 
-__all__ = ["OverSamples", "loss_over_samples"]
+__all__ = ["OverSamples", "loss_over_samples", "share_of_micro_batch"]
 
 OverSamples = Literal["mean", "sum", "other"]
 # Of a tensor: "samples" where it has a dimension of the batch; "still" where it is the same for any batch.
@@ -31,6 +31,11 @@ def loss_over_samples(graph: Graph) -> OverSamples:
     if graph not in _KNOWN:
         _KNOWN[graph] = _found(graph)
     return _KNOWN[graph]
+
+
+def share_of_micro_batch(graph: Graph, count: int) -> float:
+    """Of each of so many micro-batches in the loss of a step, and in its gradient."""
+    return 1.0 if count > 1 and loss_over_samples(graph) == "sum" else 1 / max(1, count)
 
 
 def _found(graph: Graph) -> OverSamples:
