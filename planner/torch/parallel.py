@@ -138,8 +138,8 @@ class Runner:
         if self.device.type == "cpu":
             keep_freed_memory()
         program = program_of(self.document, self.graph)
-        for defect in check_program(program):
-            raise InputError(f"plan of {self.capture.name}: {defect}; plan it again")
+        if defects := check_program(program):
+            raise InputError(f"plan of {self.capture.name}: {defects[0]}; plan it again")
         self.staged = pipeline_of(self.document, program, self.micro_batches)
         self.names = self.capture.paths(self.graph)
         check_plan(module, self.capture, self.graph, self.names, self.micro_batches)
