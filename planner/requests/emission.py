@@ -31,10 +31,7 @@ def check_emitted(targets: Iterable[str], request: SearchRequest, counts: Iterab
                 check_devices(target, devices, server, profile.name)
             except InputError as e:
                 why = str(e).removeprefix("plan: ").removesuffix(", or give --hosts")
-                raise UsageError(
-                    f"--devices {devices} --emit {target}: {why}; or leave --emit out, and write the plan later "
-                    "(planner emit --hosts)"
-                ) from e
+                raise UsageError(f"--devices {devices} --emit {target}: {why}; or leave --emit out") from e
 
 
 def emitted_beside(plan: PlanDocument, target: str, model: Path) -> Emission:

@@ -29,7 +29,7 @@ class Taken:
 @dataclass
 class Cell:
     """What lies on the rank for a micro-batch in a chunk; for the chunk itself what there is once a step.  `sums`: the
-    type in which gradients are added up, if it is not their own."""
+    least type in which gradients are added up, if it is not their own."""
 
     micro_batch: int
     sums: torch.dtype | None = None
@@ -45,7 +45,8 @@ class Cell:
         if held is not None:
             self.gradients[key] = held + gradient
         else:
-            self.gradients[key] = gradient if self.sums is None else gradient.to(self.sums)
+            wide = None if self.sums is None else torch.promote_types(gradient.dtype, self.sums)
+            self.gradients[key] = gradient if wide is None else gradient.to(wide)
 
 
 # Finds what lies under a key: for a micro-batch in its cell, once a step in that of the chunk, or for ever.

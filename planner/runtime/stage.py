@@ -75,7 +75,7 @@ class Stage:
         self.passing: dict[int, Passing] = {k: passing(self.program, staged, k) for k in self.chunks}
         # Many terms that are added up in a narrow type lose what is small beside the sum.
         several = len({e.micro_batch for e in staged.passes.stages[self.number] if e.phase == "forward"}) > 1
-        self.sums = torch.float32 if precision is not None and several else None
+        self.sums = torch.float32 if precision is not None and (several or staged.copies > 1) else None
         self.resident: dict[Key, Tensor] = {}
         # Parameters as the feed gives them: those of the module, if they are not converted.
         self.lasting = frozenset((i.tensor, i.layout) for i in self.loads() if self.is_parameter(i.tensor))

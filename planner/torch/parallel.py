@@ -8,8 +8,8 @@ schedule of a pipeline interleaves them; `loss.backward()` hands the gradients o
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -35,6 +35,7 @@ from planner.runtime.training.data import bounds_of, ignored_of
 from planner.runtime.workers import Context
 from planner.torch.agreement import check_micro_batches, check_plan
 from planner.torch.capture.writer import as_array
+from planner.torch.delivery import Deliver
 from planner.torch.guards import Kept, check_autocast, check_hooks, check_indices, check_mode, replaced
 from planner.torch.planning import ModulePlan
 from planner.torch.state import STAGES
@@ -250,7 +251,7 @@ class Runner:
         self.steps += 1
         self._update_buffers(taken)
         loss = self._loss(taken)
-        return self._wrapped(_Deliver.apply(loss, self.anchor, self._delivery(taken)))
+        return self._wrapped(Deliver.apply(loss, self.anchor, self._delivery(taken)))
 
     def _wrapped(self, loss: Tensor) -> Any:
         return StepOutput(loss=loss) if self.capture.own_loss else loss
@@ -333,7 +334,7 @@ class Runner:
     # What a step returns and leaves
 
     def _loss(self, taken: Taken) -> Tensor:
-        """The mean over the micro-batches, on every rank of every stage."""
+        """Of all micro-batches together, on every rank of every stage."""
         return step_loss(self.graph, self.stage, taken)
 
     def _update_buffers(self, taken: Taken) -> None:
@@ -361,38 +362,3 @@ class Runner:
                 buffer.copy_(kept * buffer + (new - kept * first) * unbiased)
             else:
                 buffer.copy_(new)
-
-
-class _Deliver(torch.autograd.Function):
-    """Hands gradients that are there already to their parameters, times the gradient of the loss.
-
-    They are put in their place as FSDP puts them, past autograd, which would detach and check each DTensor by itself.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, loss: Tensor, anchor: Tensor, delivery: list[tuple[nn.Parameter, Tensor]]) -> Tensor:
-        ctx.delivery = delivery
-        return loss.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
-        found, ctx.delivery = ctx.delivery, None
-        if found is None:
-            raise RuntimeError("the gradients of a step are handed over once; call the module again")
-        if found and (gradient.device.type != "cpu" or float(gradient) != 1.0):
-            _multiply([local_tensor(g) for _, g in found], gradient)
-        for p, g in found:
-            if p.grad is None:
-                p.grad = g
-            else:
-                local_tensor(p.grad).add_(local_tensor(g))
-        return None, None, None
-
-
-def _multiply(tensors: Sequence[Tensor], by: Tensor) -> None:
-    """In place, in few kernels: PyTorch starts one for each tensor where the factor is of another type."""
-    of_type: dict[torch.dtype, list[Tensor]] = defaultdict(list)
-    for tensor in tensors:
-        of_type[tensor.dtype].append(tensor)
-    for dtype, alike in of_type.items():
-        torch._foreach_mul_(alike, by.to(dtype))

@@ -111,11 +111,27 @@ def test_micro_batches_have_the_loss_and_the_gradients_of_the_whole_batch(loss: 
         torch.testing.assert_close(p.grad, q.grad)
 
 
-def test_a_loss_that_is_neither_a_mean_nor_a_sum_is_named() -> None:
-    def loss(scores: Tensor, labels: Tensor) -> Tensor:
-        used = labels > 0
-        return (_rows(scores, labels) * used).sum() / used.sum()
+def _of_some(scores: Tensor, labels: Tensor) -> Tensor:
+    used = labels > 0
+    return (_rows(scores, labels) * used).sum() / used.sum()
 
+
+def _of_shares(scores: Tensor, labels: Tensor) -> Tensor:
+    weights = labels + 1.0
+    return (_rows(scores, labels) * (weights / weights.sum())).sum()
+
+
+def _of_attention(scores: Tensor, labels: Tensor) -> Tensor:
+    rows = _rows(scores, labels)
+    return (rows * rows.detach().softmax(0)).sum()
+
+
+def _of_pairs(scores: Tensor, labels: Tensor) -> Tensor:
+    return torch.einsum("bi,ci->", scores, scores)
+
+
+@pytest.mark.parametrize("loss", [_of_some, _of_shares, _of_attention, _of_pairs])
+def test_a_loss_that_is_neither_a_mean_nor_a_sum_is_named(loss: Any) -> None:
     with pytest.warns(UserWarning, match="the loss is neither a mean nor a sum over samples"):
         _parallel(_mlp(), loss=loss, micro_batches=2)
 

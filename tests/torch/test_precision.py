@@ -19,6 +19,7 @@ import planner.torch  # noqa: E402
 from planner.operators.loss.torch import _OfRows  # noqa: E402
 from planner.runtime.planned import planned_traffic  # noqa: E402
 from planner.runtime.workers import Context, Workers  # noqa: E402
+from planner.torch.delivery import multiply  # noqa: E402
 from tests.torch.training import whole  # noqa: E402
 
 SAMPLES, WIDTH, CLASSES = 64, 32, 8
@@ -76,7 +77,7 @@ def test_gradients_of_many_micro_batches_are_as_exact_as_those_of_few(workers: W
         assert many[1] == many[2]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_gradient_of_cross_entropy_is_pytorchs(dtype: torch.dtype, weighted: bool) -> None:
     """Also of rows that are nearly certain, where p and 1 are the same number in bfloat16."""
@@ -94,4 +95,16 @@ def test_the_gradient_of_cross_entropy_is_pytorchs(dtype: torch.dtype, weighted:
 
     found = gradient(lambda x: _OfRows.apply(x, labels, weights))
     wanted = gradient(lambda x: functional.cross_entropy(x, labels, weights, reduction="none"))
-    torch.testing.assert_close(found, wanted, rtol=1e-6 if dtype == torch.float32 else 2**-7, atol=1e-7)
+    rtol, atol = {torch.float64: (1e-12, 1e-14), torch.float32: (1e-6, 1e-7)}.get(dtype, (2**-7, 1e-7))
+    torch.testing.assert_close(found, wanted, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("factor", [65536.0, 1 / 3])
+def test_gradients_are_multiplied_in_single_precision_at_least(dtype: torch.dtype, factor: float) -> None:
+    """Also by what the type cannot hold: a gradient scaler's factor in half precision."""
+    given = [torch.tensor([1e-4, 3e-5, 0.0], dtype=dtype), torch.full((2, 2), 1e-3, dtype=dtype)]
+    by = torch.tensor(factor)
+    wanted = [(g.to(torch.promote_types(dtype, torch.float32)) * by).to(dtype) for g in given]
+    multiply(given, by)
+    torch.testing.assert_close(given, wanted, rtol=0, atol=0)

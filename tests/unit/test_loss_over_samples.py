@@ -15,6 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 from planner.cli.main import main
 from planner.frontends import import_bytes
 from planner.frontends.resized.samples import loss_over_samples
+from planner.lowering import Seed
+from planner.planning import read_plan
+from planner.planning.programs import program_of
+from planner.verify.pipelined import pipeline_of
 from planner.verify.reference import run_ops
 
 BATCH, WIDTH, CLASSES = 4, 6, 3
@@ -69,6 +73,23 @@ SUMS: dict[str, Nodes] = {
     ],
 }  # fmt: skip
 OTHERS: dict[str, Nodes] = {
+    "a sum of shares": [
+        SQUARES, ("ReduceSum", ["squares"], "whole", {"keepdims": 0}), ("Div", ["squares", "whole"], "shares", {}),
+        ("Mul", ["shares", "apart"], "weighed", {}), ("ReduceSum", ["weighed"], "loss", {"keepdims": 0}),
+    ],
+    "a sum of weights over samples": [
+        ("Softmax", ["apart"], "weights", {"axis": 0}), ("Mul", ["weights", "apart"], "weighed", {}),
+        ("ReduceSum", ["weighed"], "loss", {"keepdims": 0}),
+    ],
+    "a sum of what is beside the mean": [
+        SQUARES, ("ReduceMean", ["squares", "first_axis"], "middle", {"keepdims": 1}),
+        ("Sub", ["squares", "middle"], "beside", {}), ("Abs", ["beside"], "sizes", {}),
+        ("ReduceSum", ["sizes"], "loss", {"keepdims": 0}),
+    ],
+    "a sum over pairs": [
+        ("Transpose", ["apart"], "turned", {"perm": [1, 0]}), ("MatMul", ["apart", "turned"], "pairs", {}),
+        ("ReduceSum", ["pairs"], "loss", {"keepdims": 0}),
+    ],
     "a product of means": [
         SQUARES, ("ReduceMean", ["squares"], "a", {"keepdims": 0}), ("Abs", ["apart"], "sizes", {}),
         ("ReduceMean", ["sizes"], "b", {"keepdims": 0}), ("Mul", ["a", "b"], "loss", {}),
@@ -132,11 +153,15 @@ def test_a_number_that_may_follow_from_an_open_size_is_not_taken_for_one_of_the_
 
 
 @pytest.mark.parametrize("nodes", [MEANS["mean"], SUMS["sum"], SUMS["sum over a number"]], ids=["mean", "sum", "part"])
-def test_micro_batches_in_stages_give_the_gradients_of_their_losses_together(nodes: Nodes, tmp_path: Path) -> None:
+def test_micro_batches_enter_with_their_share_of_the_loss(nodes: Nodes, tmp_path: Path) -> None:
     model = tmp_path / "loss.onnx"
     model.write_bytes(model_of(nodes))
     options = ["--devices", "2", "--batch", "16", "--strategy", "ddp:micro_batch=2", "--no-cache"]
     assert main(["search", str(model), *options, "--out", str(tmp_path / "plan")]) == 0
     plan = tmp_path / "plan" / "plan.json"
     assert json.loads(plan.read_text())["schedule"]["micro_batches"] == 4
+    document, graph = read_plan(plan), import_bytes(model.read_bytes(), batch=4)
+    staged = pipeline_of(document, program_of(document, graph), 4)
+    listed = [i for chunk in staged.chunks for run in chunk.runs.values() for i in run]
+    assert [i.weight for i in listed if isinstance(i, Seed)] == [0.25 if nodes is MEANS["mean"] else 1.0]
     assert main(["verify", str(plan), str(model)]) == 0

@@ -61,7 +61,9 @@ class _OfRows(torch.autograd.Function):
         scale = (gradient if weights is None else gradient * weights[labels]).unsqueeze(1)
         at = labels.unsqueeze(1)
         # Of the label p - 1, which loses all digits in narrow types where p is nearly one.
-        own = (torch.expm1(log_p.gather(1, at).float()) * scale).to(log_p.dtype)
+        own = (torch.expm1(log_p.gather(1, at).to(torch.promote_types(log_p.dtype, torch.float32))) * scale).to(
+            log_p.dtype
+        )
         if get_proxy_mode() is None:
             return log_p.exp().mul_(scale).scatter_(1, at, own), None, None
         return (log_p.exp() * scale).scatter(1, at, own), None, None  # graphs are to write nothing in place

@@ -85,7 +85,7 @@ def _view_as_complex(w: Writer, x: Value) -> Value:
 
 
 @aten("complex.default", complex_numbers=True)
-def _ofparts_of(w: Writer, real: Value, imaginary: Value) -> Value:
+def _of_parts(w: Writer, real: Value, imaginary: Value) -> Value:
     return as_complex(real, imaginary)
 
 
