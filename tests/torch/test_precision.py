@@ -16,7 +16,7 @@ from torch import Tensor  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import planner.torch  # noqa: E402
-from planner.operators.loss.torch import _OfRows  # noqa: E402
+from planner.operators.loss.torch import RowLosses  # noqa: E402
 from planner.runtime.planned import planned_traffic  # noqa: E402
 from planner.runtime.workers import Context, Workers  # noqa: E402
 from planner.torch.delivery import multiply  # noqa: E402
@@ -93,7 +93,7 @@ def test_the_gradient_of_cross_entropy_is_pytorchs(dtype: torch.dtype, weighted:
         assert x.grad is not None
         return x.grad
 
-    found = gradient(lambda x: _OfRows.apply(x, labels, weights))
+    found = gradient(lambda x: RowLosses.apply(x, labels, weights))
     wanted = gradient(lambda x: functional.cross_entropy(x, labels, weights, reduction="none"))
     rtol, atol = {torch.float64: (1e-12, 1e-14), torch.float32: (1e-6, 1e-7)}.get(dtype, (2**-7, 1e-7))
     torch.testing.assert_close(found, wanted, rtol=rtol, atol=atol)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from planner.runtime.registry import Call, operator
 
-__all__: list[str] = []
+__all__ = ["RowLosses"]
 
 CLASSES = "c"
 
@@ -32,7 +32,7 @@ def _cross_entropy(c: Call) -> Sequence[Tensor | None] | None:
         log_p = functional.log_softmax(c.x, 1)
         rows = functional.nll_loss(log_p, labels, weights, reduction="none")
     else:
-        rows = _OfRows.apply(c.x, labels, weights)
+        rows = RowLosses.apply(c.x, labels, weights)
     rows = rows * used
     if reduction == "none":
         return [rows, log_p][: len(c.op.outputs)]
@@ -45,7 +45,7 @@ def _cross_entropy(c: Call) -> Sequence[Tensor | None] | None:
     return [sums[0] / sums[1], log_p][: len(c.op.outputs)]
 
 
-class _OfRows(torch.autograd.Function):
+class RowLosses(torch.autograd.Function):
     """Cross-entropy of each row of scores, whose backward pass makes one tensor of their size: PyTorch's own makes two,
     where scores of a language model are often the largest tensors of a step."""
 
