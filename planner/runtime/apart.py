@@ -24,9 +24,10 @@ class Apart:
         """The tensor, contiguous."""
         found = tensor.contiguous()
         begin, end = _extent(found)
-        if any(first < end and begin < last for first, last in self._taken[found.untyped_storage().data_ptr()]):
-            found = found.clone()
-        self._taken[found.untyped_storage().data_ptr()].append(_extent(found))
+        others = self._taken[found.untyped_storage().data_ptr()]
+        if any(first < end and begin < last for first, last in others):
+            return found.clone()  # in memory of its own, which none of the others can share while it lives
+        others.append((begin, end))
         return found
 
 

@@ -259,6 +259,8 @@ class TracedStage:
             return
         import torch._inductor
 
+        from planner.runtime.stored import StoredOnce
+
         # Shapes never change: the plan is for these.  Operators stay in their order: moved nearer to what they read, or
         # by what Inductor finds of memory, collectives would be waited for where they begin, parameters of all blocks
         # be gathered at the beginning, and blocks run again beside their first time.
@@ -266,6 +268,7 @@ class TracedStage:
             "size_asserts": False,
             "reorder_for_locality": False,
             "reorder_for_peak_memory": False,
+            "post_grad_custom_post_pass": StoredOnce(),
         }
         graph.run = torch._inductor.compile(graph.module, [x.detach() for x in examples], options=options)
 

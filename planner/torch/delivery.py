@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from planner.runtime.placements import local_tensor
 
@@ -31,7 +32,7 @@ class Deliver(torch.autograd.Function):
         if found is None:
             raise RuntimeError("the gradients of a step are handed over once; call the module again")
         if found and (gradient.device.type != "cpu" or float(gradient) != 1.0):
-            multiply([local_tensor(g) for _, g in found], gradient)
+            multiply([g._local_tensor if isinstance(g, DTensor) else g for _, g in found], gradient)
         for p, g in found:
             if p.grad is None:
                 p.grad = g
@@ -43,14 +44,16 @@ class Deliver(torch.autograd.Function):
 def multiply(tensors: Sequence[Tensor], by: Tensor) -> None:
     """In place, in few kernels: PyTorch starts one for each tensor where the factor is of another type.
 
-    A factor that a narrow type cannot hold, as 65536 of a gradient scaler in fp16, stays in single precision.
+    A factor that a narrow type cannot hold, as 65536 of a gradient scaler in fp16, stays in single precision.  Of bf16
+    it is rounded to bf16 except on CPUs, as PyTorch rounds it: no other kernel multiplies many tensors of it at once.
     """
     of_type: dict[torch.dtype, list[Tensor]] = defaultdict(list)
     for tensor in tensors:
         of_type[tensor.dtype].append(tensor)
     for dtype, alike in of_type.items():
-        if dtype.itemsize >= by.dtype.itemsize:
+        holds = dtype.itemsize >= by.dtype.itemsize or (dtype is torch.bfloat16 and by.device.type != "cpu")
+        if holds:
             torch._foreach_mul_(alike, by.to(dtype))
-        else:  # the kernel of gradient scalers, which multiplies in single precision
+        else:  # the kernel of gradient scalers, which multiplies in single precision; on GPUs PyTorch has none for bf16
             unused = torch.zeros(1, device=by.device)
             torch._amp_foreach_non_finite_check_and_unscale_(alike, unused, by.reshape(1).float())

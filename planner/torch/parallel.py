@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from planner.errors import InputError, UsageError
-from planner.ir import Layout, Role
+from planner.ir import Layout
 from planner.lowering import lower
 from planner.lowering.check import check_program
 from planner.planning.programs import assignment_of, program_of
@@ -265,20 +265,20 @@ class Runner:
             p = self.parameters.get(name)
             if local is None or p is None or not p.requires_grad:
                 continue
-            local = apart(local.to(p.dtype))
+            local = apart(local if local.dtype == p.dtype else local.to(p.dtype))
             # As FSDP makes its own: DTensor.from_local would check and record for each what is known here.
             found.append((p, local if self.plain else DTensor(local, p._spec, requires_grad=False)))
         return found
 
     def _feed(self, given: Mapping[str, Tensor], stage: Stage) -> Feed:
         def feed(name: str, layout: Layout, micro_batch: int) -> Tensor:
+            if (parameter := self.parameters.get(name)) is not None:
+                return local_tensor(parameter)
             if (name, layout) == DRAW:
                 number = self.steps * self.micro_batches + micro_batch
                 return torch.full((), number, dtype=torch.int64, device=self.device)
             if name in self.buffers:
                 return local_part(self.module.get_buffer(self.names[name]), layout, stage.mesh, self.context.place)
-            if self.graph.tensors[name].role is Role.PARAMETER:
-                return local_tensor(self.parameters[name])
             if name in self.changing:
                 return local_part(self.module.get_buffer(name), layout, stage.mesh, self.context.place)
             return self._part(name, given[name], layout, max(micro_batch, 0), stage)

@@ -140,13 +140,16 @@ def test_the_fastest_plan_is_kept_and_the_module_left_as_it_is(workers: Workers,
 
 
 ON_A_GPU = Path(__file__).parents[1] / "golden" / "gpu_h200" / "fullest.jsonl"
-# How far the fullest moment of a compiled step on one H200 lies above the plan's, at most: attention works there in
-# buffers of its own, and Inductor keeps both terms of a vision transformer's sums, which no plan counts.
-_ABOVE = {"gpt2": 0.05, "llama-1b": 0.05, "vit-b": 0.25}
+# How far the fullest moment of a compiled step on one H200 lies above the plan's, at most.  The vision transformer that
+# runs its blocks again was measured before residual sums were stored once (`planner.runtime.stored`).
+_ABOVE = {
+    (name, recompute): 0.25 if (name, recompute) == ("vit-b", "full") else 0.03
+    for name in ("gpt2", "llama-1b", "vit-b")
+    for recompute in ("none", "full")
+}
 
 
-@pytest.mark.parametrize("recompute", ["none", "full"])
-@pytest.mark.parametrize("name", _ABOVE)
+@pytest.mark.parametrize(("name", "recompute"), _ABOVE)
 def test_memory_on_a_gpu_is_predicted(name: str, recompute: str) -> None:
     make, batch, loss = models(tiny=False)[name]
     with torch.device("meta"):
@@ -156,4 +159,4 @@ def test_memory_on_a_gpu_is_predicted(name: str, recompute: str) -> None:
     key = "memory", name, "compiled", recompute
     rows = [json.loads(line) for line in ON_A_GPU.read_text().splitlines()]
     (measured,) = (r["peak_bytes"] for r in rows if (r["part"], r["model"], r.get("mode"), r.get("recompute")) == key)
-    assert -0.02 < measured / plan.plan.document.cost.peak_memory_bytes - 1 < _ABOVE[name]
+    assert -0.02 < measured / plan.plan.document.cost.peak_memory_bytes - 1 < _ABOVE[name, recompute]

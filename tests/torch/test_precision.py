@@ -13,7 +13,9 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
 
 from torch import Tensor  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import planner.torch  # noqa: E402
 from planner.operators.loss.torch import RowLosses  # noqa: E402
@@ -108,3 +110,24 @@ def test_gradients_are_multiplied_in_single_precision_at_least(dtype: torch.dtyp
     wanted = [(g.to(torch.promote_types(dtype, torch.float32)) * by).to(dtype) for g in given]
     multiply(given, by)
     torch.testing.assert_close(given, wanted, rtol=0, atol=0)
+
+
+class _Called(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_gradients_on_gpus_are_multiplied_by_kernels_that_pytorch_has_there(dtype: torch.dtype) -> None:
+    """Of gradient scalers' kernel there is none for bf16, which tensors without contents do not show."""
+    with FakeTensorMode(), _Called() as called:
+        given = [torch.empty(3, dtype=dtype, device="cuda"), torch.empty(2, 2, dtype=dtype, device="cuda")]
+        multiply(given, torch.empty((), device="cuda"))
+    scaled = "_amp_foreach_non_finite_check_and_unscale_" in called.names
+    assert scaled == (dtype is torch.float16)
+    assert ("_foreach_mul_" in called.names) != scaled

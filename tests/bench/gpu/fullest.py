@@ -1,6 +1,6 @@
 """What lies in a GPU's memory at the fullest moment of a step of `planner.torch`, by who allocated it.
 
-    torchrun --nproc-per-node 1 -m tests.bench.gpu.fullest --out FOLDER [--only NAMES] [--kernels]
+    torchrun --nproc-per-node 1 -m tests.bench.gpu.fullest --out FOLDER [--only NAMES] [--kernels [--trace]]
 
 Weights in single precision are trained in bf16, with and without full recomputation, interpreted and compiled.  The
 allocator says what it hands out and takes back, with the stack of who asked; what lives at the peak of a step is
@@ -97,7 +97,7 @@ class Fullest(Bench):
         self.note(part="memory", model=name, mode=mode, recompute=recompute, peak_bytes=measured, replayed_bytes=peak,
                   predicted_bytes=cost.peak_memory_bytes, memory=cost.memory_bytes, rows=rows)  # fmt: skip
 
-    def kernels(self, name: str, parts: Any, *, planned: bool) -> None:
+    def kernels(self, name: str, parts: Any, *, planned: bool, traced: bool) -> None:
         make, batch, loss_function = parts
         module, (x, y) = self._ready(make, batch, torch.bfloat16)
         if planned:
@@ -119,6 +119,12 @@ class Fullest(Bench):
             for _ in range(STEPS):
                 step()
             self.synchronize()
+        if traced:
+            with torch.profiler.profile() as both:
+                for _ in range(STEPS):
+                    step()
+                self.synchronize()
+            both.export_chrome_trace(str(self.out / f"{name}-{'plan' if planned else 'plain'}.json.gz"))
         rows = sorted(
             ((e.self_device_time_total / 1e3 / STEPS, e.count / STEPS, e.key[:110]) for e in found.key_averages()),
             reverse=True,
@@ -136,6 +142,7 @@ def main() -> None:
     parser.add_argument("--modes", default="eager,compiled")
     parser.add_argument("--seconds", type=float, default=200)
     parser.add_argument("--kernels", action="store_true")
+    parser.add_argument("--trace", action="store_true", help="of --kernels: steps of host and device as Chrome traces")
     parser.add_argument("--ways", default="plain,plan", help="of --kernels")
     parser.add_argument("--reads", type=int, help="Inductor's realize_reads_threshold")
     o = parser.parse_args()
@@ -149,7 +156,7 @@ def main() -> None:
             continue
         if o.kernels:
             for way in o.ways.split(","):
-                bench.tried(f"{name} {way}", bench.kernels, name, parts, planned=way == "plan")
+                bench.tried(f"{name} {way}", bench.kernels, name, parts, planned=way == "plan", traced=o.trace)
             continue
         for mode in o.modes.split(","):
             for recompute in ("none", "full"):
