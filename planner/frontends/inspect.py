@@ -40,7 +40,7 @@ def inspect_graph(graph: Graph) -> dict[str, Any]:
             {
                 "count": run.count,
                 "operators": run.size,
-                "first": run.blocks[0][0],
+                "first": run.blocks[0][run.feeders],
                 "module": _common_module([graph.op(name).module for name in run.blocks[0]]),
             }
             for run in repeated_blocks(graph)

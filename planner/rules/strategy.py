@@ -27,7 +27,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from planner.ir import DeviceMesh, Layout, Reduction
 from planner.rules.rule import Combine, Dims, Rule
@@ -163,8 +163,25 @@ def strategies(rule: Rule, mesh: DeviceMesh, *, training: bool) -> tuple[Strateg
     return tuple(found)
 
 
+_BOUND: dict[tuple[int, DeviceMesh, tuple[AxisRole, ...]], tuple[Rule, Strategy | None]] = {}
+_MOST: Final = 1 << 14  # strategies remembered
+
+
 def bind(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy | None:
-    """The strategy in which mesh axis a plays `roles[a]`; None where its factors or their sizes do not allow it."""
+    """The strategy in which mesh axis a plays `roles[a]`; None where its factors or their sizes do not allow it.
+
+    The last ones are remembered, since configurations of a model run most operators in the same few ways.
+    """
+    key = id(rule), mesh, roles
+    known = _BOUND.get(key)
+    if known is None:
+        if len(_BOUND) >= _MOST:
+            _BOUND.clear()
+        known = _BOUND[key] = rule, _bound(rule, mesh, roles)  # with the rule, so that its number is not another's
+    return known[1]
+
+
+def _bound(rule: Rule, mesh: DeviceMesh, roles: tuple[AxisRole, ...]) -> Strategy | None:
     over, split = _axes_of(rule, mesh, roles)
     parts = _parts_of(roles)
     if parts is None or any(rule.parts.get((f,)) != n for f, n in parts.items() if n > 1):

@@ -47,7 +47,7 @@ def best_of(
     first: Callable[[Scored], None] = lambda scored: None,
 ) -> Found:
     """The `count` fastest configurations of the space whose fullest device holds at most `limit` bytes; of those met
-    until `stopped`.  `first` is told of one that fits, soon."""
+    until `stopped`.  `first` is called with one that fits, soon."""
     return _Search(sample, space, limit, count, stopped).run(first)
 
 

@@ -362,7 +362,7 @@ class _Proof:
             self.best = found
 
     def _predicted(self, c: Configuration, *, exact: bool = True, slack: float = 0.0) -> Scored | None:
-        """None where it does not fit, or the model does not admit it, or the target cannot be told."""
+        """None where it does not fit, or the model does not admit it, or the target cannot express it."""
         if self.space.unsupported is not None and self.space.unsupported(c):
             return None
         try:

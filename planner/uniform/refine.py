@@ -45,7 +45,7 @@ def refined(
     layouts: bool = True,
 ) -> Scored:
     """The fastest configuration that single changes lead to, whose fullest device holds at most `limit` bytes and which
-    the space's framework can be told; `layouts`: also by changes after which tensors are to be laid out anew."""
+    the space's framework can express; `layouts`: also by changes after which tensors are to be laid out anew."""
     for _ in range(_ROUNDS):
         best = scored
         for c in _changed(sample, space, limit, scored.configuration, layouts=layouts):

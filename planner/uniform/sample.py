@@ -46,7 +46,7 @@ class _Spread:
 
 
 class Sample:
-    """Of one training graph on one machine; what was traced is kept by layout."""
+    """Of one training graph on one machine; what was traced is remembered by layout."""
 
     def __init__(self, graph: Graph, profile: HardwareProfile) -> None:
         self.profile = profile

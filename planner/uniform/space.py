@@ -2,7 +2,7 @@
 
 Degrees divide the devices, micro-batches the samples of a data-parallel rank, chunks of the pipeline the layers.  As
 everywhere in the search, gradients are kept and summed in the width of activations; how a step is run (the vendor's
-attention, what overlaps) is what frameworks do unless told otherwise (`planner.planning.schemes`).
+attention, what overlaps) is what frameworks do by default (`planner.planning.schemes`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Optimizer = Literal["adam", "momentum", "sgd"]
 class Space:
     """`batch` samples of a step; `layers` that a pipeline may be cut between; `stages`, `micro_batches` and
     `recompute`: where these are prescribed; `experts`: whether there are any to divide; `unsupported`: what of a
-    configuration the framework that it is for cannot be told, empty where it can be told all; None: any will do.
+    configuration the framework that it is for cannot express, empty where it can express all; None: any will do.
     `copies`: how many micro-batches may pass together, interleaved, where ranks exchange activations; `offload`:
     whether activations may wait in the host's memory; `usual`: a configuration whose way to run a step (types, widths,
     kernels, what overlaps) all have in place of the default, `precision` and `optimizer` among it, while what the space

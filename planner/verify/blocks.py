@@ -47,7 +47,7 @@ def cuts(graph: Graph, runs: Sequence[BlockRun], assignment: Assignment, level: 
 def represented(graph: Graph, cut: BlockCut, assignment: Assignment) -> list[str]:
     """Lines for people: which block stands for which others, and which others nothing stands for."""
     kinds = _kinds(graph, cut.run, assignment)
-    first = graph.op(cut.run.blocks[0][0])
+    first = graph.op(cut.run.blocks[0][cut.run.feeders])
     where = f"of {cut.run.count} equal blocks from {first.module or first.name}"
     lines = []
     for kind in dict.fromkeys(kinds):

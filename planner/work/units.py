@@ -25,18 +25,20 @@ class Units:
 @memoized
 def units_of(graph: Graph) -> Units:
     """Found once as long as the graph lives."""
-    runs = enumerate(repeated_blocks(graph))
-    block = {name: (r, k) for r, run in runs for k, names in enumerate(run.blocks) for name in names}
+    runs = repeated_blocks(graph)
+    block = {n: (r, k) for r, run in enumerate(runs) for k, names in enumerate(run.blocks) for n in names}
+    anywhere = {name for run in runs for names in run.blocks for name in names[: run.feeders]}
     order: dict[object, int] = {}
-    unit: dict[str, int] = {}
+    unit: dict[str, object] = {}
     passed: set[object] = set()
     for op in graph.ops:
         own = block.get(op.name)
-        if own is not None:
+        if own is not None and op.name not in anywhere:
             passed.add(own)
-        key = own if own is not None else ("loose", len(passed))
-        unit[op.name] = order.setdefault(key, len(order))
-    return Units(unit, tuple(key in passed for key in order))
+        unit[op.name] = key = own if own is not None else ("loose", len(passed))
+        if op.name not in anywhere:
+            order.setdefault(key, len(order))
+    return Units({name: order[key] for name, key in unit.items()}, tuple(key in passed for key in order))
 
 
 @memoized

@@ -15,6 +15,7 @@ from planner.frontends.file.export import to_model
 from planner.frontends.inspect import inspect_graph
 from planner.frontends.resized.blocks import repeated_blocks
 from planner.frontends.resized.siblings import cut_layers
+from planner.work.units import units_of
 
 from .frontends_models import external, imported, node, transformer, value
 
@@ -54,6 +55,43 @@ def test_prepared_weights_go_with_the_layers_that_read_them():
     assert [(r.count, r.size) for r in repeated_blocks(graph)] == [(5, 3), (4, 4)]
     cut, _ = cut_layers(graph, 2)
     assert {t.name for t in cut.parameters} == {f"{k}{i}" for k in "uvw" for i in (0, 1, 4)}
+
+
+def with_masks(layers, *, hoisted):
+    """Layers that each make a mask of a common one, as exporters write them: in the layer, or before all layers; every
+    other layer shifts it, and the results are read in two places."""
+    nodes, weights, made = [node("Not", "m", "n")], [], []
+    for i in range(layers):
+        weights.append(external(f"w{i}", [4, 4]))
+        masks = [node("Cast", "n", f"c{i}", to=1), node("Neg" if i % 2 else "Abs", f"c{i}", f"d{i}")]
+        masks.append(node("Unsqueeze", "n zero", f"u{i}"))
+        masks.append(node("Squeeze", f"u{i} zero", f"v{i}"))
+        layer = [node("MatMul", f"x{i} w{i}", f"a{i}"), node("Where", f"v{i} a{i} d{i}", f"b{i}")]
+        layer += [node("Where", f"v{i} b{i} d{i}", f"e{i}"), node("Add", f"x{i} e{i}", f"x{i + 1}")]
+        (nodes if hoisted else made).extend(masks)
+        made += layer
+    weights.append(onnx.numpy_helper.from_array(np.array([0]), "zero"))
+    return imported(
+        [*nodes, *made], [value("x0", [4, 4]), value("m", [4, 4], onnx.TensorProto.BOOL)], [f"x{layers}"], weights
+    )
+
+
+@pytest.mark.parametrize("hoisted", [False, True])
+def test_what_a_layer_makes_of_a_common_mask_belongs_to_it(hoisted):
+    """As far as all layers make the same: not what is not alike, and what that alone is made of."""
+    graph = with_masks(6, hoisted=hoisted)
+    (run,) = repeated_blocks(graph)
+    assert [[graph.op(name).type for name in block] for block in run.blocks] == [
+        ["Unsqueeze", "Squeeze", "MatMul", "Where", "Where", "Add"]
+    ] * 6
+    assert [graph.op(block[1]).outputs for block in run.blocks] == [(f"v{i}",) for i in range(6)]
+    units = units_of(graph)
+    assert units.repeated == ((False, *(True,) * 6) if hoisted else (False, *(True, False) * 5, True))
+    numbers = [units.of[block[0]] for block in run.blocks]
+    assert numbers == [units.of[block[-1]] for block in run.blocks] == sorted(numbers)
+    cut, _ = cut_layers(graph, 3)
+    (fewer,) = repeated_blocks(cut)
+    assert (fewer.count, fewer.size) == (3, 6)
 
 
 def test_one_layer_has_no_blocks():

@@ -12,6 +12,7 @@ is left to either side is searched again.  Module paths are not needed.
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,9 +31,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class BlockRun:
-    """`blocks[k]` are the names of block k's operators, in graph order; corresponding ones share a position."""
+    """`blocks[k]` are the names of block k's operators; corresponding ones share a position.  Each stands behind those
+    that it reads."""
 
     blocks: tuple[tuple[str, ...], ...]
+    feeders: int = 0  # so many of a block's first operators depend on no parameter; they may stand anywhere before it
 
     @property
     def count(self) -> int:
@@ -64,7 +67,40 @@ def repeated_blocks(graph: Graph) -> tuple[BlockRun, ...]:
         blocks = tuple(tuple(names[k * period : (k + 1) * period]) for k in range(count))
         runs.append((start, BlockRun(blocks)))
         pending += [(low, start), (start + count * period, high)]
-    return tuple(run for _, run in sorted(runs, key=lambda r: r[0]))
+    found_runs = [run for _, run in sorted(runs, key=lambda r: r[0])]
+    return tuple(_with_feeders(graph, found_runs, set(index)))
+
+
+def _with_feeders(graph: Graph, runs: Sequence[BlockRun], weighted: set[str]) -> list[BlockRun]:
+    """The runs, whose blocks begin with the operators without parameters that they alone read."""
+    place = {
+        name: (r, k, position)
+        for r, run in enumerate(runs)
+        for k, block in enumerate(run.blocks)
+        for position, name in enumerate(block)
+    }
+    results = {*graph.outputs, graph.loss}
+    numbers: dict[object, int] = {}
+    feeders: dict[tuple[int, int], dict[int, str]] = defaultdict(dict)
+    for op in reversed(graph.ops):
+        if op.name in weighted or not results.isdisjoint(op.outputs):
+            continue
+        readers = [(r.name, k, o) for o, t in enumerate(op.outputs) for r, k in graph.consumers.get(t, ())]
+        if not readers or len({place.get(name, ())[:2] for name, _, _ in readers}) > 1 or readers[0][0] not in place:
+            continue
+        # What it does, and where it is read, by which corresponding operators of other blocks are found.
+        read_at = frozenset((place[name][2], k, o) for name, k, o in readers)
+        number = numbers.setdefault((_signature(graph, op), read_at), -1 - len(numbers))
+        r, k, _ = place[readers[0][0]]
+        place[op.name] = r, k, number
+        feeders[r, k][number] = op.name
+    out = []
+    for r, run in enumerate(runs):
+        own = [feeders[r, k] for k in range(run.count)]
+        common = [n for n in reversed(own[0]) if all(n in found for found in own)]
+        blocks = zip(own, run.blocks, strict=True)
+        out.append(BlockRun(tuple((*(found[n] for n in common), *block) for found, block in blocks), len(common)))
+    return out
 
 
 def _weighted(graph: Graph) -> list[Op]:
