@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnxruntime
 import pytest
 
 from planner.errors import InputError, UsageError
-from planner.frontends import import_bytes
+from planner.frontends import import_bytes, load_model
+from planner.frontends.facts.sizes import handle
 from planner.frontends.file.export import to_model
+from planner.frontends.resized import rebind as rebinding
 from planner.frontends.resized.rebind import batch_axes, rebind
 from planner.frontends.resized.resize import resize_value
 from planner.frontends.resized.siblings import cut_layers
@@ -16,6 +20,8 @@ from planner.ir import Graph
 from tests.mutation.written import Model
 
 from .frontends_models import INT64, constant, external, imported, node, transformer, value
+
+SAMPLES = Path(__file__).parents[2] / "sample_graphs"
 
 
 def feeds_of(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
@@ -76,6 +82,36 @@ def test_rebinding_equals_exporting_with_that_size():
     assert {t.name: t.shape for t in g.tensors.values() if t.name in other.tensors} == {
         t.name: t.shape for t in other.tensors.values() if t.name in g.tensors
     }
+
+
+class _Forgetful(dict):
+    def __setitem__(self, key, value):
+        pass
+
+
+@pytest.mark.parametrize(
+    "graph", [import_bytes(transformer(3)), *(load_model(path) for path in sorted(SAMPLES.glob("*.onnx")))],
+    ids=lambda graph: graph.name,
+)  # fmt: skip
+def test_what_a_walk_does_not_change_is_not_looked_at_again(graph, monkeypatch):
+    """And the result is that of walks that remember nothing."""
+    looked = []
+    monkeypatch.setattr(rebinding, "handle", lambda c, op: (looked.append(op.name), handle(c, op)))
+    found = rebind(graph, batch_axes(graph, 6))
+    few = len(looked)
+    looked.clear()
+    original = rebinding.Carrier.__init__
+
+    def forgetful(self, *args):
+        original(self, *args)
+        self.done = _Forgetful()
+
+    monkeypatch.setattr(rebinding.Carrier, "__init__", forgetful)
+    other = rebind(graph, batch_axes(graph, 6))
+    assert other.digest == found.digest
+    assert {t.name: t.shape for t in other.tensors.values()} == {t.name: t.shape for t in found.tensors.values()}
+    assert few <= len(looked)
+    assert few <= 3 * len(graph.ops)
 
 
 def test_rebinding_to_the_same_size_is_identity():

@@ -20,11 +20,14 @@ __all__ = ["Handler", "carries", "handle", "shaped_like_first"]
 Handler = Callable[[Carrier, Op], None]
 
 _HANDLERS: dict[str, Handler] = {}
+_BEYOND: set[str] = set()
 _SHARED_DOMAINS = ("com.microsoft", "planner")  # whose types carry sizes as ONNX's own of the same name do
 
 
-def carries(*types: str) -> Callable[[Handler], Handler]:
+def carries(*types: str, beyond: bool = False) -> Callable[[Handler], Handler]:
     """Register a handler for operator types, with their domain where it is not ONNX's own.
+
+    `beyond`: what it does depends on more than the operator's own operands.
 
     One of ONNX's own stands for the type of the same name in ONNX Runtime's domain and ours, too, unless that has a
     handler.  ValueError for a type that has one already."""
@@ -34,6 +37,7 @@ def carries(*types: str) -> Callable[[Handler], Handler]:
             if t in _HANDLERS:
                 raise ValueError(f"operator {t} has two handlers of sizes; keep one")
             _HANDLERS[t] = handler
+        _BEYOND.update(types if beyond else ())
         return handler
 
     return register
@@ -46,6 +50,8 @@ def shaped_like_first(*types: str, others: tuple[int, ...] = ()) -> None:
 
 def handle(c: Carrier, op: Op) -> None:
     """Carries the sizes of the operator's operands, where a family says how."""
+    if not _BEYOND.isdisjoint((op.type, split_type(op.type)[1])):
+        c.settled = False
     if any(isinstance(v, bytes) for v in op.attributes.values()):
         c.refuse(f"{op.type} '{op.name}' stops the new size: it holds a sub-graph with sizes of its own.")
         return

@@ -23,10 +23,21 @@ __all__ = ["Carrier", "Factors", "join"]
 
 Factors = tuple[tuple[int, int], ...]  # (old, new), outermost first; their products are the sizes
 Shape = tuple[int, ...]
+_State = tuple[tuple[Tensor, tuple[Factors, ...] | None], ...]  # of an operator's operands, or results
 
 
 def join(factors: Factors) -> int:
     return math.prod(n for _, n in factors)
+
+
+def _same(one: _State, other: _State) -> bool:
+    """Whether these are the very same objects."""
+    return all(a is c and b is d for (a, b), (c, d) in zip(one, other, strict=True))
+
+
+def _equal(one: _State, other: _State) -> bool:
+    """Whether the shapes, values and factors are the same."""
+    return all(a.shape == c.shape and a.value is c.value and b == d for (a, b), (c, d) in zip(one, other, strict=True))
 
 
 class Carrier:
@@ -46,6 +57,8 @@ class Carrier:
         self.clones: dict[tuple[str, Shape, bytes], str] = {}  # rewritten constant → its name
         self.again = False  # this walk made a new demand
         self.unmet = ""  # a demand that an earlier walk made and this one found again
+        self.settled = True  # the operator at hand demanded nothing, so that equal operands give what they gave before
+        self.done: dict[str, tuple[_State, _State]] = {}  # operator → operands and results, as of an earlier walk
 
     # -- what handlers ask ----------------------------------------------------------------------
 
@@ -114,6 +127,7 @@ class Carrier:
         """
         if self.after(t)[axis] == size:
             return
+        self.settled = False
         if t not in self.graph.producers:
             if t in self.rebound:
                 raise InputError(
@@ -143,6 +157,7 @@ class Carrier:
 
     def refuse(self, message: str) -> None:
         """Something stops the new size, unless a demand under way changes it: the end of the walk tells."""
+        self.settled = False
         self.unmet = self.unmet or message
 
     def rewrite(self, op: Op, operand: int, value: Sequence[int] | np.ndarray[Any, Any]) -> None:
@@ -161,18 +176,43 @@ class Carrier:
             if not wants and not any(self._differs(t) for t in op.inputs if t):
                 self.ops.append(op)
                 continue
-            handle(self, op)
+            operands = self._state(op.inputs)
+            done = None if wants else self.done.get(op.name)
+            again = done is None or not _same(done[0], operands)
+            self.settled = not wants
+            if again:
+                handle(self, op)
             inputs = tuple(self._operand(op, k) for k in range(len(op.inputs)))
             new = replace(op, inputs=inputs) if inputs != op.inputs else op
             attributes = self.fixed.get((op.name, -1))
             if attributes is not None:
                 new = replace(new, attributes={**op.attributes, **attributes})
             self.ops.append(new)
-            if not self._infer(op, new):
+            if done is not None and not again:
+                self._restore(op, done[1])
+            elif not self._infer(op, new):
                 return False
+            elif self.settled:
+                # Results that are as they were stay the same objects, by which what reads them sees it.
+                results = self._state(op.outputs)
+                if done is not None and _equal(done[1], results):
+                    results = done[1]
+                    self._restore(op, results)
+                self.done[op.name] = operands, results
+            else:
+                self.done.pop(op.name, None)
         if self.unmet and not self.again:
             raise InputError(self.unmet)
         return not self.again
+
+    def _state(self, names: Iterable[str]) -> _State:
+        return tuple((self.tensors[t], self.factors.get(t)) for t in names if t)
+
+    def _restore(self, op: Op, results: _State) -> None:
+        for o, (tensor, factors) in zip(filter(None, op.outputs), results, strict=True):
+            self.tensors[o] = tensor
+            if factors is not None:
+                self.factors[o] = factors
 
     def result(self) -> dict[str, Tensor]:
         """Tensors of the new graph: those still mentioned."""
@@ -217,12 +257,14 @@ class Carrier:
         except InputError as error:
             if not pending:
                 raise InputError(f"{op.type} '{op.name}' stops the new size. {error}") from None
+            self.settled = False
             inferred = [(None, None)] * len(op.outputs)
         for o, (_, shape) in zip(op.outputs, inferred, strict=True):
             if not o:
                 continue
             old = self.old[o].shape
             if shape is None and old is not None:
+                self.settled = False
                 expected = self.factors.get(o)
                 if expected is not None and len(expected) == len(old):
                     shape = tuple(join(f) for f in expected)

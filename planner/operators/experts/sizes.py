@@ -15,7 +15,7 @@ from planner.ir import Op
 __all__: list[str] = []
 
 
-@carries("ExpertMatMul")
+@carries("ExpertMatMul", beyond=True)
 def _expert_matmul(c: Carrier, op: Op) -> None:
     x, weights, indices, bias = (*op.inputs, "")[:4]
     o = op.outputs[0]
@@ -53,7 +53,7 @@ def _experts(c: Carrier, op: Op, weights: str, indices: str, bias: str) -> None:
         c.demand(t, k, moved[0], op)
 
 
-@carries("TopK")
+@carries("TopK", beyond=True)
 def _top_k(c: Carrier, op: Op) -> None:
     """Both results are like the operand, but for the axis, of which a fixed number is taken.
 
