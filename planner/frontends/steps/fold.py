@@ -6,6 +6,7 @@ ONNX's own reference implementation computes them, so no operator is written twi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -52,11 +53,12 @@ def fold(op: Op, values: Mapping[str, Array], bytes_out: int) -> dict[str, Array
         return None
     if not onnx.defs.has(name, op.opset, ""):
         return None
-    feeds = {t: values[t] for t in op.inputs if t}
     wanted = [o for o in op.outputs if o]
+    plain, names = _renamed(op)
+    feeds = {names[t]: values[t] for t in op.inputs if t}
     try:
         with np.errstate(all="ignore"):
-            results = _evaluator(_key(op), _Boxed(op)).run(wanted, feeds)
+            results = _evaluator(_key(plain), _Boxed(plain)).run([names[o] for o in wanted], feeds)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         return None  # what the reference implementation cannot do stays an operator
     arrays = [np.asarray(r) for r in results]
@@ -80,8 +82,19 @@ class _Boxed:
         return isinstance(other, _Boxed)
 
 
+def _renamed(op: Op) -> tuple[Op, dict[str, str]]:
+    """The operator with its tensors called by their places, and these names: many operators differ in names alone."""
+    names = {t: f"t{k}" for k, t in enumerate(dict.fromkeys((*op.inputs, *op.outputs))) if t}
+    inputs, outputs = (tuple(names.get(t, "") for t in each) for each in (op.inputs, op.outputs))
+    return replace(op, name="folded", source="", inputs=inputs, outputs=outputs), names
+
+
 def _key(op: Op) -> str:
-    return repr((op.type, op.opset, op.inputs, op.outputs, sorted(op.attributes.items(), key=lambda kv: kv[0])))
+    attributes = [
+        (k, (str(v.dtype), v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v)
+        for k, v in sorted(op.attributes.items(), key=lambda kv: kv[0])
+    ]
+    return repr((op.type, op.opset, op.inputs, op.outputs, attributes))
 
 
 @lru_cache(maxsize=2048)
