@@ -110,8 +110,8 @@ def test_what_a_walk_does_not_change_is_not_looked_at_again(graph, monkeypatch):
     other = rebind(graph, batch_axes(graph, 6))
     assert other.digest == found.digest
     assert {t.name: t.shape for t in other.tensors.values()} == {t.name: t.shape for t in found.tensors.values()}
-    assert few <= len(looked)
-    assert few <= 3 * len(graph.ops)
+    walked_once = len(looked) <= len(graph.ops)
+    assert few == len(looked) if walked_once else few < 1.2 * len(graph.ops) < len(looked)
 
 
 def test_rebinding_to_the_same_size_is_identity():

@@ -7,6 +7,9 @@ block; one from outside is the same tensor for all (a mask), or for each a sourc
 weights), or for each the result of another operator of the same shape (activations kept for a backward
 run).  Of overlapping runs the one that covers most operators is taken, with the shortest period; then what
 is left to either side is searched again.  Module paths are not needed.
+
+Operators that depend on no parameter are left out of this sequence, since exporters place them anywhere.  Those that a
+single block reads, as the mask that each layer makes of a common one, belong to it where all blocks have the like.
 """
 
 from __future__ import annotations

@@ -178,9 +178,9 @@ class Carrier:
                 continue
             operands = self._state(op.inputs)
             done = None if wants else self.done.get(op.name)
-            again = done is None or not _same(done[0], operands)
+            changed = done is None or not _same(done[0], operands)
             self.settled = not wants
-            if again:
+            if changed:
                 handle(self, op)
             inputs = tuple(self._operand(op, k) for k in range(len(op.inputs)))
             new = replace(op, inputs=inputs) if inputs != op.inputs else op
@@ -188,7 +188,7 @@ class Carrier:
             if attributes is not None:
                 new = replace(new, attributes={**op.attributes, **attributes})
             self.ops.append(new)
-            if done is not None and not again:
+            if done is not None and not changed:
                 self._restore(op, done[1])
             elif not self._infer(op, new):
                 return False
