@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planner.frontends.file.sandbox import Limits, load_data, load_model, load_with_file
+from planner.frontends.file.sandbox import Imported, Limits, load_data, load_model, load_with_file
 from planner.ir import Graph
 
-__all__ = ["Limits", "import_bytes", "load_data", "load_model", "load_with_file"]
+__all__ = ["Imported", "Limits", "import_bytes", "load_data", "load_model", "load_with_file"]
 
 
 def import_bytes(

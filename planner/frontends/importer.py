@@ -11,8 +11,8 @@ from planner.errors import InputError
 from planner.frontends.facts.loss import find_loss
 from planner.frontends.facts.stated import Stated, stated
 from planner.frontends.file.parse import parse
+from planner.frontends.resized.batch import of_batch
 from planner.frontends.resized.parts import mark_parts
-from planner.frontends.resized.rebind import batch_axes, rebind
 from planner.frontends.steps.bind import bind_dimensions
 from planner.frontends.steps.draft import Draft, read
 from planner.frontends.steps.experts import fuse_experts
@@ -22,7 +22,7 @@ from planner.frontends.steps.roles import assign_roles
 from planner.frontends.steps.unmerge import fill_sources, unmerge
 from planner.ir import Graph
 
-__all__ = ["import_bytes"]
+__all__ = ["import_bytes", "import_with_own"]
 
 
 def import_bytes(
@@ -34,6 +34,14 @@ def import_bytes(
     where it is symbolic and rebinds it where it is static.  Tensors whose shape depends on data have shape
     None.  Raises InputError for a model that cannot be understood and UsageError for unknown names in `bind`.
     """
+    return import_with_own(data, name=name, bind=bind, batch=batch)[0]
+
+
+def import_with_own(
+    data: bytes, *, name: str = "model", bind: Mapping[str, int] | None = None, batch: int | None = None
+) -> tuple[Graph, Graph | None]:
+    """As `import_bytes`, with the graph of which `of_batch` makes that of any other batch; None where the batch is a
+    symbolic dimension, to which the import gave its size, or none was asked for."""
     model = parse(data, name)
     said = stated(model, name)
     hoist_weights(model)
@@ -46,8 +54,8 @@ def import_bytes(
     fuse_experts(draft)
     graph = _freeze(draft, said, bound=bool(sizes))
     if batch is not None and not batch_used:
-        graph = rebind(graph, batch_axes(graph, batch))
-    return mark_parts(graph)
+        return of_batch(graph, batch), graph
+    return mark_parts(graph), None
 
 
 def _freeze(draft: Draft, said: Stated, *, bound: bool) -> Graph:

@@ -16,6 +16,7 @@ from planner.requests.model import ModelSource
 from planner.terminal import plain
 
 if TYPE_CHECKING:
+    from planner.frontends import Imported
     from planner.ir import Graph
 
 __all__ = ["Model", "ModelLike", "Proto", "model_of"]
@@ -51,14 +52,14 @@ class Model:
     batch: int | None = None
 
     @cached_property
-    def graphs(self) -> dict[int | None, tuple[Graph, bytes]]:
+    def graphs(self) -> dict[int | None, Imported]:
         """What was imported so far: batch → graph, and the file without weights."""
         return {}
 
     @property
     def graph(self) -> Graph:
         """The operators and tensors.  InputError where the model cannot be understood."""
-        return self._loaded[0]
+        return self._loaded.graph
 
     @property
     def name(self) -> str:
@@ -91,10 +92,10 @@ class Model:
 
     def stripped(self) -> bytes:
         """The file without its weights, which gives the same graph."""
-        return self._loaded[1]
+        return self._loaded.file
 
     @property
-    def _loaded(self) -> tuple[Graph, bytes]:
+    def _loaded(self) -> Imported:
         if self.batch not in self.graphs:
             self.graphs[self.batch] = self.source.load_with_file(bind=self.bind, batch=self.batch)
         return self.graphs[self.batch]

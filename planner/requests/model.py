@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from planner.frontends import Imported
     from planner.ir import Graph
 
 __all__ = ["ModelSource"]
@@ -43,8 +44,8 @@ class ModelSource:
             return load_model(self.path, bind=bind, batch=batch)
         return load_data(self.data, self.name, bind=bind, batch=batch)[0]
 
-    def load_with_file(self, *, bind: Mapping[str, int] | None = None, batch: int | None = None) -> tuple[Graph, bytes]:
-        """The graph, and the model's bytes less the weights, which give the same graph again."""
+    def load_with_file(self, *, bind: Mapping[str, int] | None = None, batch: int | None = None) -> Imported:
+        """The graph, with the model's bytes less the weights."""
         from planner.frontends import load_data, load_with_file
 
         if self.data is None:

@@ -9,7 +9,9 @@ from typing import Any
 
 from planner.clock import Configuration
 from planner.errors import InputError, UsageError
+from planner.frontends import Imported
 from planner.frontends.facts.statistics import frozen_statistics
+from planner.frontends.resized.batch import of_batch
 from planner.ir import DeviceMesh, Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
 from planner.planning.constraints import Constraints
@@ -46,7 +48,7 @@ class Prepared:
     options: SearchRequest
     cancellation: Cancellation
     watch: Watch = field(default_factory=Lines)
-    graphs: dict[int | None, tuple[Graph, bytes]] = field(default_factory=dict)  # by batch, with the file they are of
+    graphs: dict[int | None, Imported] = field(default_factory=dict)  # by batch
     inside: Constraints | None = None  # the pins of --strategy with --space operators, where these are known
     source: ModelSource | None = None
     history: History = field(default_factory=History)
@@ -94,9 +96,22 @@ class Prepared:
         """The model for a batch: importing it again would take as long again."""
         if batch not in self.graphs:
             bind = bindings(self.options.bind)
-            self.graphs[batch] = self._source.load_with_file(bind=bind, batch=batch)
-        graph, self._file = self.graphs[batch]
-        return graph
+            known = None if batch is None else self._of_larger(batch)
+            self.graphs[batch] = known or self._source.load_with_file(bind=bind, batch=batch)
+        found = self.graphs[batch]
+        self._file = found.file
+        return found.graph
+
+    def _of_larger(self, batch: int) -> Imported | None:
+        """Made of what was imported for a larger batch, which takes less than another import: what is larger was found
+        to keep the limits of an import."""
+        for size, known in self.graphs.items():
+            if known.own is not None and size is not None and size > batch:
+                try:
+                    return known._replace(graph=of_batch(known.own, batch))
+                except InputError:
+                    return None
+        return None
 
     @cached_property
     def _loaded(self) -> tuple[Graph, Parts]:

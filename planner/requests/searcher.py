@@ -9,6 +9,7 @@ from importlib import import_module
 from math import log
 
 from planner.cache import Store
+from planner.frontends import Imported
 from planner.ir import Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, plan_text
 from planner.requests.answer import Answer
@@ -40,7 +41,7 @@ class Searcher:
     key: RequestKey | None
     cancellation: Cancellation
     watch: Watch = field(default_factory=Lines)
-    graphs: dict[int | None, tuple[Graph, bytes]] = field(default_factory=dict)
+    graphs: dict[int | None, Imported] = field(default_factory=dict)
     source: ModelSource | None = None
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ import onnx
 from planner.api.jobs.requests import search_options
 from planner.emit import TARGETS, Given, emit
 from planner.errors import PlannerError
+from planner.frontends import Imported
 from planner.frontends.file.strip import strip_model
 from planner.frontends.importer import import_bytes
 from planner.planning import PlanDocument, read_plan
@@ -151,7 +152,7 @@ def search(path: Path, rng: random.Random) -> str:
     model.write_bytes(stripped)
     options = search_options(given | ({} if batch is None else {"batch": batch}))
     options.model = model
-    graphs = {batch: (graph, stripped)}
+    graphs = {batch: Imported(graph, stripped)}
     (devices,) = options.counts
     answer = Searcher(options, None, None, Cancellation(), watch=Silent(), graphs=graphs).search(devices)
     plan = PlanDocument.model_validate_json(answer.plans[0])

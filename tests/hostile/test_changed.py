@@ -11,7 +11,7 @@ from planner.api.jobs.requests import search_options
 from planner.emit import Given, emit
 from planner.emit.onnx.ranks.writer import Writer
 from planner.errors import InputError
-from planner.frontends import import_bytes
+from planner.frontends import Imported, import_bytes
 from planner.frontends.steps.fold import fold
 from planner.ir import Op
 from planner.planning import PlanDocument
@@ -60,7 +60,7 @@ def planned(proto, **options):
     content = serialized(proto)
     given = search_options({"devices": 2, **options})
     graph = import_bytes(content, name="m")
-    return Searcher(given, None, None, Cancellation(), Silent(), graphs={None: (graph, content)}).search(2)
+    return Searcher(given, None, None, Cancellation(), Silent(), graphs={None: Imported(graph, content)}).search(2)
 
 
 def test_branches_that_give_sequences_are_read():

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from planner import errors
 from planner.frontends.file.foreign import HEAD_BYTES, of_content, of_folder, of_missing, of_name
@@ -27,7 +27,7 @@ from planner.ir import Graph
 from planner.processes import die_with
 from planner.status import show_progress
 
-__all__ = ["Limits", "load_data", "load_model", "load_with_file", "run_limited"]
+__all__ = ["Imported", "Limits", "load_data", "load_model", "load_with_file", "run_limited"]
 
 LOOK_S = 1.0  # between two looks at the clock
 MAX_FILE_BYTES = 2 * 1024**3 - 1  # protobuf cannot hold more in one message
@@ -45,6 +45,15 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+
+
+class Imported(NamedTuple):
+    """`file`: the bytes less the weights, which give the same graph again; `own`: of which
+    `planner.frontends.resized.batch` makes the graphs of other batches, where these take no import of their own."""
+
+    graph: Graph
+    file: bytes
+    own: Graph | None = None
 
 
 def load_model(
@@ -71,8 +80,8 @@ def load_with_file(
     bind: Mapping[str, int] | None = None,
     batch: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
-) -> tuple[Graph, bytes]:
-    """As `load_model`, with the file's bytes less the weights, which give the same graph again."""
+) -> Imported:
+    """As `load_model`, with what else is known of the model."""
     file = Path(path)
     return _load(lambda: _read(file), file.name, dict(bind or {}), batch, limits, keep=True)
 
@@ -85,22 +94,22 @@ def load_data(
     batch: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
     keep: bool = False,
-) -> tuple[Graph, bytes]:
-    """As `load_with_file`, of a serialised ModelProto and the name that its graph is to have; `keep`: with the bytes
-    less the weights, which else are empty."""
+) -> Imported:
+    """As `load_with_file`, of a serialised ModelProto and the name that its graph is to have; without `keep` of the
+    graph alone: the bytes are empty then."""
     return _load(lambda: data, f"{name}.onnx", dict(bind or {}), batch, limits, keep=keep)
 
 
 def _load(
     content: Callable[[], bytes], file: str, bind: Mapping[str, int], batch: int | None, limits: Limits, *, keep: bool
-) -> tuple[Graph, bytes]:
-    def work() -> tuple[Graph, bytes]:
+) -> Imported:
+    def work() -> Imported:
         from planner.frontends import importer
         from planner.frontends.file.strip import strip_model
 
         data = content()
         try:
-            graph = importer.import_bytes(data, name=Path(file).stem, bind=bind, batch=batch)
+            graph, own = importer.import_with_own(data, name=Path(file).stem, bind=bind, batch=batch)
         except errors.InputError as error:
             other = of_name(Path(file))
             if other is None:
@@ -109,13 +118,13 @@ def _load(
                     raise errors.InputError(f"{file}{str(error).removeprefix(Path(file).stem)}") from error
                 raise
             raise errors.InputError(f"{file}: no ONNX model; a file with this ending {other}") from error
-        return graph, strip_model(data, file) if keep else b""
+        return Imported(graph, strip_model(data, file), own) if keep else Imported(graph, b"")
 
     show_progress(f"reading {Path(file).name}")
-    graph, pieces = run_limited(work, limits=limits, what=f"importing {file}")
-    if not isinstance(graph, Graph):
-        raise TypeError(f"the importer returned {type(graph).__name__}, not a Graph")
-    return graph, pieces
+    found = run_limited(work, limits=limits, what=f"importing {file}")
+    if not isinstance(found, Imported):
+        raise TypeError(f"the importer returned {type(found).__name__}, not a model")
+    return found
 
 
 def run_limited(work: Callable[[], Any], *, limits: Limits, what: str) -> Any:

@@ -6,6 +6,7 @@ See `planner.frontends.resized.rebind` for the method; the knowledge of single o
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +42,10 @@ def _equal(one: _State, other: _State) -> bool:
 
 
 class Carrier:
-    """Mutable walk over a graph; `walk` returns True when a pass made no demand upstream."""
+    """Mutable walk over a graph; `walk` returns True when a pass over all of it made no demand upstream.
+
+    Between two such passes, those that follow up demands visit only what has changed since.
+    """
 
     def __init__(self, graph: Graph, rebound: Iterable[str] = ()) -> None:
         self.graph = graph
@@ -59,6 +63,8 @@ class Carrier:
         self.unmet = ""  # a demand that an earlier walk made and this one found again
         self.settled = True  # the operator at hand demanded nothing, so that equal operands give what they gave before
         self.done: dict[str, tuple[_State, _State]] = {}  # operator → operands and results, as of an earlier walk
+        self.places = {op.name: k for k, op in enumerate(graph.ops)}
+        self.stale: set[int] | None = None  # places that the next walk visits; None: all
 
     # -- what handlers ask ----------------------------------------------------------------------
 
@@ -119,6 +125,7 @@ class Carrier:
         new = (*shape[:axis], size, *shape[axis + 1 :])
         self.resized[t] = replace(tensor, shape=new, value=value)
         self.again = True
+        self._visit_next(*(reader for reader, _ in self.graph.consumers.get(t, ())))
 
     def demand(self, t: str, axis: int, size: int, reader: Op, like: Factors = ()) -> None:
         """The reader needs `size` along the axis of `t`; whoever makes `t` is told, up to its sources.
@@ -143,6 +150,7 @@ class Carrier:
         if (t, axis) not in self.wanted:
             self.wanted[t, axis] = size
             self.again = True
+            self._visit_next(self.graph.producers[t])
         else:
             self.unmet = self.unmet or (
                 f"{self.graph.producers[t].type} '{t}' stops the new size: its dimension {axis} stays "
@@ -168,42 +176,91 @@ class Carrier:
 
     def walk(self, handle: Callable[[Carrier, Op], None]) -> bool:
         """`handle` says how an operator carries sizes (`planner.frontends.facts.sizes`)."""
+        stale, self.stale = self.stale, set()
         self.again, self.unmet = False, ""
+        if stale is None:
+            if not self._walk_all(handle):
+                self.stale = None  # what stands behind was not visited
+                return False
+            if self.unmet and not self.again:
+                raise InputError(self.unmet)
+            return not self.again
+        try:
+            if not self._walk_stale(handle, stale) or not self.again:
+                self.stale = None
+        except InputError:
+            self.stale = None  # which a walk over all finds again, and says what came before it
+        return False
+
+    def _walk_all(self, handle: Callable[[Carrier, Op], None]) -> bool:
+        """Visits every operator; False where it stopped, until a demand under way is met."""
         self.tensors = dict(self.old) | self.resized
         self.factors, self.ops, self.clones = {}, [], {}
         for op in self.graph.ops:
-            wants = any((o, d) in self.wanted for o in op.outputs if o for d in range(self.old[o].rank))
-            if not wants and not any(self._differs(t) for t in op.inputs if t):
-                self.ops.append(op)
-                continue
-            operands = self._state(op.inputs)
-            done = None if wants else self.done.get(op.name)
-            changed = done is None or not _same(done[0], operands)
-            self.settled = not wants
-            if changed:
-                handle(self, op)
-            inputs = tuple(self._operand(op, k) for k in range(len(op.inputs)))
-            new = replace(op, inputs=inputs) if inputs != op.inputs else op
-            attributes = self.fixed.get((op.name, -1))
-            if attributes is not None:
-                new = replace(new, attributes={**op.attributes, **attributes})
-            self.ops.append(new)
-            if done is not None and not changed:
-                self._restore(op, done[1])
-            elif not self._infer(op, new):
+            new = self._visit(op, handle)
+            if new is None:
                 return False
-            elif self.settled:
-                # Results that are as they were stay the same objects, by which what reads them sees it.
-                results = self._state(op.outputs)
-                if done is not None and _equal(done[1], results):
-                    results = done[1]
-                    self._restore(op, results)
-                self.done[op.name] = operands, results
-            else:
-                self.done.pop(op.name, None)
-        if self.unmet and not self.again:
-            raise InputError(self.unmet)
-        return not self.again
+            self.ops.append(new)
+        return True
+
+    def _walk_stale(self, handle: Callable[[Carrier, Op], None], stale: Iterable[int]) -> bool:
+        """Visits the operators in these places and what reads results that have changed; False as of `_walk_all`."""
+        self.tensors |= self.resized
+        places = sorted(stale)
+        known = set(places)
+        while places:
+            op = self.graph.ops[heapq.heappop(places)]
+            before = self._state(op.outputs)
+            for o in filter(None, op.outputs):
+                self.tensors[o] = self.old[o]
+                self.factors.pop(o, None)
+            if self._visit(op, handle) is None:
+                return False
+            for o, (tensor, factors) in zip(filter(None, op.outputs), before, strict=True):
+                if self.tensors[o] is not tensor or self.factors.get(o) is not factors:
+                    for reader, _ in self.graph.consumers.get(o, ()):
+                        place = self.places[reader.name]
+                        if place not in known:
+                            known.add(place)
+                            heapq.heappush(places, place)
+        return True
+
+    def _visit_next(self, *ops: Op) -> None:
+        if self.stale is not None:
+            self.stale |= {self.places[op.name] for op in ops}
+
+    def _visit(self, op: Op, handle: Callable[[Carrier, Op], None]) -> Op | None:
+        """The operator with its new operands and attributes, after its results have got their new sizes; None where
+        these are not known until a demand under way is met."""
+        wants = any((o, d) in self.wanted for o in op.outputs if o for d in range(self.old[o].rank))
+        if not wants and not any(self._differs(t) for t in op.inputs if t):
+            return op
+        operands = self._state(op.inputs)
+        done = None if wants else self.done.get(op.name)
+        changed = done is None or not _same(done[0], operands)
+        self.settled = not wants
+        if changed:
+            handle(self, op)
+        inputs = tuple(self._operand(op, k) for k in range(len(op.inputs)))
+        new = replace(op, inputs=inputs) if inputs != op.inputs else op
+        attributes = self.fixed.get((op.name, -1))
+        if attributes is not None:
+            new = replace(new, attributes={**op.attributes, **attributes})
+        if done is not None and not changed:
+            self._restore(op, done[1])
+        elif not self._infer(op, new):
+            return None
+        elif self.settled:
+            # Results that are as they were stay the same objects, by which what reads them sees it.
+            results = self._state(op.outputs)
+            if done is not None and _equal(done[1], results):
+                results = done[1]
+                self._restore(op, results)
+            self.done[op.name] = operands, results
+        else:
+            self.done.pop(op.name, None)
+            self._visit_next(op)
+        return new
 
     def _state(self, names: Iterable[str]) -> _State:
         return tuple((self.tensors[t], self.factors.get(t)) for t in names if t)
