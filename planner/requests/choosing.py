@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Choosing", "Chosen"]
 
-_ONE_BY_ONE: Final = (
-    0.1  # of a step, that layouts of single operators save at most, we assume, where finding them takes long
-)
 _PASSED_OVER: Final = 4  # configurations of which no plan could be made, before the search goes on without
 
 
@@ -114,11 +111,13 @@ class Choosing:
     def _of_operators(self, uniform: Uniform | None) -> tuple[Planned | None, Answer | None]:
         """What the search finds that decides on every operator; nothing where that is not faster than the uniform
         configuration, or the target takes degrees alone."""
+        from planner.uniform.found import ONE_BY_ONE
+
         prepared, request, control = self.prepared, self.request, self.control
         if prepared.options.target in BY_DEGREES and prepared.options.strategy is None:
             return None, None
         if uniform is not None and len(uniform.found.best) >= request.top_k:
-            if uniform.found.at_once_s * (1 - _ONE_BY_ONE) > uniform.step_time_s and not prepared.parted:
+            if uniform.found.at_once_s * (1 - ONE_BY_ONE) > uniform.step_time_s and not prepared.parted:
                 control.say(
                     "operators are not searched one by one: the whole batch at once takes longer, or does not fit"
                 )

@@ -23,7 +23,7 @@ from planner.trace import Workload
 from planner.uniform.bounding import Bounds, step_of
 from planner.uniform.coarse import Coarse, Ranks, alone, divides, ranks_of
 from planner.uniform.first import likely
-from planner.uniform.found import Found, Scored
+from planner.uniform.found import ONE_BY_ONE, Found, Scored
 from planner.uniform.least import Held, Passed
 from planner.uniform.loads import IN_GROUPS, LARGER, LONGER
 from planner.uniform.sample import Sample
@@ -205,13 +205,18 @@ class _Search:
         self.rejected[reason] += count
 
     def _seconds_at_once(self) -> float:
-        """Of the fastest that passes the whole batch at once, where it is not slower than the best anyway."""
+        """Of the fastest that passes the whole batch at once; inf where none is near enough to the best for plans of
+        single operators to be looked at."""
+        fastest = self.best[0].prediction.step_time_s if self.best else float("inf")
+        enough = min(self._last(), fastest / (1 - ONE_BY_ONE))
         found = float("inf")
         for least, c in sorted(self._at_once, key=lambda a: a[0]):
-            if least >= min(found, self._last()):
+            if least >= min(found, enough):
                 break
+            held, _ = self._bounds.coarse[ranks_of(c)]
             for level in levels(self.space, c):
-                if level.offloads:  # which plans of operators have no words for
+                # Plans of operators have no words for what waits in the host's memory.
+                if level.offloads or not self._bounds.fits(held, level):
                     continue
                 prediction = self._played(level, self.sample.estimated, slack=LARGER)
                 if prediction is not None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from planner.clock import Configuration, Prediction
 from planner.uniform.coarse import Coarse
 
-__all__ = ["Found", "Scored"]
+__all__ = ["ONE_BY_ONE", "Found", "Scored"]
+
+# Of a step, that layouts of single operators save at most, we assume, where finding them takes long.
+ONE_BY_ONE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +29,9 @@ class Found:
     `played`; `refused`: by reason, those that are not in question; `rejected`: the same of each configuration once,
     whatever its ZeRO level: too large for a device, what the model does not admit, what the target has no words for,
     and what a bound says is slower, before anything of it was played; `at_once_s`: about the seconds that a step takes
-    with the whole batch in one pass, on one stage; inf where that is not near the best, or no device can hold it, 0
-    where the search was stopped too early to say; `coarse`: what is known of each choice of ranks that may be near the
-    best; `ended`: whether nothing was left open."""
+    with the whole batch in one pass, on one stage; inf where `ONE_BY_ONE` of that would not make it faster than the
+    best, or no device can hold it, 0 where the search was stopped too early to say; `coarse`: what is known of each
+    choice of ranks that may be near the best; `ended`: whether nothing was left open."""
 
     best: tuple[Scored, ...]
     considered: int

@@ -18,7 +18,7 @@ from planner.clock import CONTEXTS, Configuration, Context
 from planner.cost_models import HardwareProfile
 from planner.errors import InputError, PlannerError, UsageError
 from planner.evaluate import layout_of, program_of_configuration, traced_as
-from planner.frontends.resized.rebind import batch_axes, rebind
+from planner.frontends.resized.rebind import batch_axes, named_alike, rebind
 from planner.frontends.resized.siblings import cut_layers, removable_runs
 from planner.ir import DeviceMesh, Graph
 from planner.lowering import Program
@@ -66,7 +66,9 @@ class Sample:
     def at(self, samples: int) -> Graph:
         """The sample's graph of so many samples.  InputError where it has no batch that can be changed."""
         if samples not in self._graphs:
-            self._graphs[samples] = rebind(self.graph, batch_axes(self.graph, samples))
+            # Programs of one batch stand for those of others (`resized`) where tensors go by the same names.
+            rebound = rebind(self.graph, batch_axes(self.graph, samples))
+            self._graphs[samples] = named_alike(rebound, self.graph)
         return self._graphs[samples]
 
     def workload(self, c: Configuration) -> Workload:

@@ -17,6 +17,7 @@ ever go from old to new, so it ends.  Shapes are then those that inference gives
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ from planner.frontends.facts.sizes import handle
 from planner.frontends.resized.carry import Carrier
 from planner.ir import Graph, Role
 
-__all__ = ["batch_axes", "rebind"]
+__all__ = ["batch_axes", "named_alike", "rebind"]
 
 MAX_WALKS = 500  # a walk costs milliseconds; most graphs need fewer than ten
 
@@ -68,3 +69,21 @@ def rebind(graph: Graph, sizes: Mapping[tuple[str, int], int]) -> Graph:
         if carrier.walk(handle):
             return replace(graph, ops=tuple(carrier.ops), tensors=carrier.result())
     raise InputError(f"{graph.name}: the new sizes do not settle after {MAX_WALKS} walks through the graph.")
+
+
+def named_alike(rebound: Graph, graph: Graph) -> Graph:
+    """The rebound graph with the names of the one that it was made of, where a constant that was rewritten has left
+    no reader to the one whose name it could not have."""
+    made: dict[str, list[str]] = defaultdict(list)
+    for t in rebound.tensors:
+        if t not in graph.tensors:
+            made[t.rpartition("@")[0]].append(t)
+    names = {ts[0]: t for t, ts in made.items() if len(ts) == 1 and t in graph.tensors and t not in rebound.tensors}
+    if not names:
+        return rebound
+    ops = (
+        replace(op, inputs=tuple(names.get(t, t) for t in op.inputs)) if not names.keys().isdisjoint(op.inputs) else op
+        for op in rebound.ops
+    )
+    tensors = {names.get(n, n): replace(t, name=names[n]) if n in names else t for n, t in rebound.tensors.items()}
+    return replace(rebound, ops=tuple(ops), tensors=tensors)
