@@ -13,7 +13,7 @@ from planner.frontends import import_bytes, load_model
 from planner.frontends.facts.sizes import handle
 from planner.frontends.file.export import to_model
 from planner.frontends.resized import rebind as rebinding
-from planner.frontends.resized.rebind import batch_axes, rebind
+from planner.frontends.resized.rebind import batch_axes, named_alike, rebind
 from planner.frontends.resized.resize import resize_value
 from planner.frontends.resized.siblings import cut_layers
 from planner.ir import Graph
@@ -94,7 +94,7 @@ class _Forgetful(dict):
     ids=lambda graph: graph.name,
 )  # fmt: skip
 def test_what_a_walk_does_not_change_is_not_looked_at_again(graph, monkeypatch):
-    """And the result is that of walks that remember nothing."""
+    """And the result is that of walks over all operators that remember nothing."""
     looked = []
     monkeypatch.setattr(rebinding, "handle", lambda c, op: (looked.append(op.name), handle(c, op)))
     found = rebind(graph, batch_axes(graph, 6))
@@ -107,11 +107,47 @@ def test_what_a_walk_does_not_change_is_not_looked_at_again(graph, monkeypatch):
         self.done = _Forgetful()
 
     monkeypatch.setattr(rebinding.Carrier, "__init__", forgetful)
+    monkeypatch.setattr(rebinding.Carrier, "stale", property(lambda c: None, lambda c, _: None), raising=False)
     other = rebind(graph, batch_axes(graph, 6))
     assert other.digest == found.digest
     assert {t.name: t.shape for t in other.tensors.values()} == {t.name: t.shape for t in found.tensors.values()}
     walked_once = len(looked) <= len(graph.ops)
     assert few == len(looked) if walked_once else few < 1.2 * len(graph.ops) < len(looked)
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*.onnx")), ids=lambda path: path.stem)
+def test_graphs_that_are_named_alike_differ_in_names_alone(path):
+    graph = load_model(path)
+    for batch in (6, 40):
+        rebound = rebind(graph, batch_axes(graph, batch))
+        found = named_alike(rebound, graph)
+        assert all(name == t.name for name, t in found.tensors.items())
+        for op, other in zip(found.ops, rebound.ops, strict=True):
+            assert (op.name, op.type, op.outputs) == (other.name, other.type, other.outputs)
+            for t, o in zip(op.inputs, other.inputs, strict=True):
+                assert (t == o == "") or found.tensors[t].value is rebound.tensors[o].value
+
+
+def test_constants_that_all_readers_rewrite_alike_keep_their_names():
+    nodes = [node("Reshape", "x shape", "a"), node("Reshape", "b shape", "y"), node("Relu", "a", "b")]
+    g = imported(nodes, [value("x", [2, 2, 3])], ["y"], [constant("shape", [2, 6])])
+    rebound = rebind(g, batch_axes(g, 4))
+    assert "shape" not in rebound.tensors
+    found = named_alike(rebound, g)
+    assert found.tensors.keys() == g.tensors.keys()
+    assert found.tensors["shape"].value.tolist() == [4, 6]
+    assert found.tensors["y"].shape == (4, 6)
+
+
+def test_a_constant_that_is_still_read_gives_its_name_to_no_other():
+    model = Model()
+    shape = model.constant([2, 6])
+    first, second = model.add("Reshape", "x", shape), model.add("Reshape", "y", shape)
+    graph = import_bytes(model.bytes({"x": (2, 2, 3), "y": (2, 2, 3)}, first, second))
+    rebound = rebind(graph, {("x", 0): 4})
+    assert named_alike(rebound, graph) is rebound
+    both = named_alike(rebind(rebound, {("y", 0): 8}), graph)
+    assert [both.tensors[t].shape for t in both.outputs] == [(4, 6), (8, 6)], "two took the place of one"
 
 
 def test_rebinding_to_the_same_size_is_identity():
