@@ -18,7 +18,8 @@ __all__ = ["Deliver", "multiply"]
 class Deliver(torch.autograd.Function):
     """Hands gradients that are there already to their parameters, times the gradient of the loss.
 
-    They are put in their place as FSDP puts them, past autograd, which would detach and check each DTensor by itself.
+    They are put in their place as FSDP puts them, past autograd, which would detach and check each DTensor by itself;
+    hooks of the parameters are called as autograd would call them.
     """
 
     @staticmethod
@@ -34,10 +35,15 @@ class Deliver(torch.autograd.Function):
         if found and (gradient.device.type != "cpu" or float(gradient) != 1.0):
             multiply([g._local_tensor if isinstance(g, DTensor) else g for _, g in found], gradient)
         for p, g in found:
+            for hook in tuple((p._backward_hooks or {}).values()):
+                changed = hook(g)
+                g = g if changed is None else changed
             if p.grad is None:
                 p.grad = g
             else:
                 local_tensor(p.grad).add_(local_tensor(g))
+            for done in tuple((p._post_accumulate_grad_hooks or {}).values()):
+                done(p)
         return None, None, None
 
 

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 
 import planner.torch  # noqa: E402
 from planner.errors import InputError, UsageError  # noqa: E402
+from planner.runtime.placements import local_tensor  # noqa: E402
 
 X = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(8)
@@ -268,6 +269,19 @@ def test_hooks_that_would_not_run_are_refused() -> None:
     module[0].register_full_backward_hook(lambda *_: None)
     with pytest.raises(UsageError, match="0 has a backward hook, which does not run"):
         _parallel(module)
+
+
+def test_hooks_of_the_parameters_that_a_plan_puts_there_run() -> None:
+    plain, hooked = _parallel(_mlp()), _parallel(_mlp())
+    weight, there = hooked.get_parameter("0.weight"), []
+    weight.register_hook(lambda g: g * 2)
+    weight.register_post_accumulate_grad_hook(lambda p: there.append(local_tensor(p.grad).clone()))
+    for module in (plain, hooked, plain, hooked):
+        module(X, Y).backward()
+    first, second = (local_tensor(plain.get_parameter(n).grad) for n in ("0.weight", "2.weight"))  # of two steps
+    assert torch.allclose(there[0], first)
+    assert torch.allclose(there[1], 2 * first)
+    assert torch.allclose(local_tensor(hooked.get_parameter("2.weight").grad), second)
 
 
 def test_autocast_is_the_plans_precision_or_refused() -> None:

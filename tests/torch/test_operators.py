@@ -13,6 +13,7 @@ pytestmark = pytest.mark.peer
 
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from planner.errors import InputError  # noqa: E402
 from planner.frontends import import_bytes  # noqa: E402
@@ -55,6 +56,91 @@ def _none_above(x: Tensor) -> Tensor:
     return y
 
 
+def _without_gradient(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        gate = F.normalize(x.exp(), dim=-1)
+    return x * gate
+
+
+def _followed_again(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        a = x.exp().clamp(max=2)
+        with torch.enable_grad():
+            b = x * a
+        c = b * x
+    return b + c
+
+
+def _detached_in_place(x: Tensor) -> Tensor:
+    gate = x.sigmoid()
+    before = gate * 2
+    gate.detach_()
+    return x * gate + before
+
+
+class _Capped(torch.autograd.Function):
+    """A gradient by what was computed already, as kernels have it that save memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cap: float) -> Tensor:
+        y = torch.tanh(x / cap)
+        ctx.save_for_backward(y)
+        return y * cap
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (y,) = ctx.saved_tensors
+        return gradient * (1 - y * y), None
+
+
+class _Squared(torch.autograd.Function):
+    """In the newer form."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return 2 * gradient * ctx.saved_tensors[0]
+
+
+class _Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return -gradient
+
+
+class _Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def _hooked(x: Tensor) -> Tensor:
+    if x.requires_grad:
+        x.register_hook(lambda g: g * 0.1)
+    return x * 2
+
+
+def _clamped_unseen(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        x.clamp_(-0.5, 0.5)
+    return x * 2
+
+
 # A function of 8 x 16 numbers.
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "clamp_max": lambda x: torch.clamp_max(x, 0.3),
@@ -83,6 +169,13 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "cosine": lambda x: F.cosine_similarity(x, OTHER, dim=-1),
     "distances": lambda x: torch.cdist(x, FOUR),
     "prod": lambda x: x.prod(-1) + x[:2, :2].prod(),
+    "cumulated products": lambda x: torch.cumprod(x, -1) + torch.cumprod(x[:5].relu(), 0)[-1],
+    "more ones than are computed": lambda x: x + torch.ones(1 << 12, 1 << 17)[:8, :16] * x,
+    "without gradient": _without_gradient,
+    "followed again without gradient": _followed_again,
+    "detached in place": _detached_in_place,
+    "a gradient that is that of its operators": lambda x: _Capped.apply(_Squared.apply(x), 2.0),
+    "checkpoints": lambda x: checkpoint(torch.sin, checkpoint(torch.exp, x, use_reentrant=True), use_reentrant=False),
     "diagonal": lambda x: torch.diagonal(x.view(8, 4, 4), 1, -1, 1) * 2,
     "windows": lambda x: x.unfold(1, 4, 2),
     "patches and back": lambda x: F.fold(F.unfold(_image(x), 2, stride=2), (4, 4), 2, stride=2) * _image(x),
@@ -175,6 +268,18 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "bags of several sizes": (lambda x: F.embedding_bag(ROWS, x, torch.tensor([0, 3])), "bags of several sizes"),
     "windows of several sizes": (lambda x: F.adaptive_max_pool2d(_image(x), 3), "windows of one size"),
     "numbers that are drawn": (lambda x: x + torch.randn_like(x), "give it to the module as an input"),
+    "a gradient of its own": (
+        _Reversed.apply,
+        r"_Reversed, .* \(.*test_operators.py:\d+\), gives a gradient of its own",
+    ),
+    "a straight-through estimator": (_Rounded.apply, r"x \+ \(f\(x\) - x\)\.detach\(\)"),
+    "a hook on a gradient": (_hooked, r"a hook on the gradient of a tensor \(.*test_operators.py:\d+\)"),
+    "writing without gradient": (
+        _clamped_unseen,
+        r"clamp_ under torch\.no_grad\(\) writes into a tensor .*test_operators.py:\d+",
+    ),
+    "data of a tensor": (lambda x: x * x.data.abs(), r"\.data \(use \.detach\(\)\)"),
+    "factors of a matrix": (lambda x: torch.linalg.cholesky(x.T @ x), "linalg_cholesky_ex.default has no translation"),
 }
 
 
@@ -183,3 +288,56 @@ def test_what_cannot_be_written_is_named(name: str) -> None:
     function, said = REFUSED[name]
     with pytest.raises(InputError, match=said):
         capture(_Of(function), (_numbers(0, 8, 16),))
+
+
+def test_what_no_gradient_comes_through_is_not_detached() -> None:
+    """As rotary tables, which are computed from positions under no_grad: their graphs are what they were."""
+
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                turned = torch.cos(x)
+            return self.layer(turned).sum()
+
+    types = [op.type for op in import_bytes(capture(Module(), (_numbers(0, 8, 16),)).model).ops]
+    assert "Cos" in types
+    assert "planner::Detach" not in types
+
+
+def test_a_step_is_captured_with_gradients_wherever_it_is_captured() -> None:
+    with torch.no_grad():
+        found = capture(_Of(torch.sin), (_numbers(0, 8, 16),))
+    graph = import_bytes(found.model)
+    assert active_tensors(graph, bind_rules(graph)[0]) >= set(found.parameters)
+
+
+def test_autocast_inside_of_a_module_is_said_by_casts() -> None:
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.narrow, self.wide = nn.Linear(16, 16), nn.Linear(16, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                y = self.narrow(x).relu()
+            return self.wide(y.float()).sum()
+
+    graph = import_bytes(capture(Module(), (_numbers(0, 8, 16),)).model)
+    products = [op for op in graph.ops if op.type in ("MatMul", "Gemm")]
+    assert [graph.tensors[op.outputs[0]].dtype for op in products] == ["bfloat16", "float32"]
+
+
+def test_functions_and_hooks_are_torchs_own_again() -> None:
+    before = torch.autograd.function._SingleLevelFunction.apply, Tensor.register_hook
+    capture(_Of(torch.sin), (_numbers(0, 8, 16),))
+    with pytest.raises(InputError):
+        capture(_Of(_Reversed.apply), (_numbers(0, 8, 16),))
+    assert (torch.autograd.function._SingleLevelFunction.apply, Tensor.register_hook) == before
+    x = torch.ones(3, requires_grad=True)
+    _Reversed.apply(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [-1.0] * 3

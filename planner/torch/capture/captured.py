@@ -93,6 +93,8 @@ class _Walk:
     def _source(self, node: Node, spec: Any, mutated: set[str]) -> Any:
         if spec is None or "val" not in node.meta or not isinstance(node.meta["val"], Tensor):
             return node.meta.get("val")
+        if spec.kind is InputKind.TOKEN:  # of the order of checks, which no plan runs
+            return None
         like = node.meta["val"]
         if spec.kind is InputKind.USER_INPUT:
             name = next(self.fed)

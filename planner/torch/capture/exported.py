@@ -8,12 +8,10 @@ which say more about layouts than what they are made of; those that no translato
 from __future__ import annotations
 
 import io
-import os
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,8 +19,10 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-import planner
 from planner.errors import InputError
+from planner.torch.capture.followed import detach_what_is_not_followed
+from planner.torch.capture.own_gradients import refuse_own_gradients
+from planner.torch.capture.places import place_of_frames
 from planner.torch.capture.registry import is_known
 from planner.torch.capture.unallocated import stood_in
 
@@ -30,8 +30,6 @@ __all__ = ["Loss", "exported_step"]
 
 Loss = Callable[..., Tensor]
 
-_TORCH = str(Path(torch.__file__).parent) + os.sep
-_PLANNER = str(Path(planner.__file__).parent) + os.sep
 _OF_VALUES = ("data-dependent", "datadependent", "dynamiccontrolflow", "control flow", "unbacked", "bool()")
 
 
@@ -82,16 +80,22 @@ def exported_step(
     step = _Step(module, loss)
     step.training = module.training
     given = _apart((tuple(inputs), dict(kwargs), tuple(targets)))
-    with warnings.catch_warnings(), _grouped_experts(module), stood_in(module, given) as taken:
+    with (
+        warnings.catch_warnings(), torch.enable_grad(), _grouped_experts(module), refuse_own_gradients(module),
+        stood_in(module, given) as taken,
+    ):  # fmt: skip
         warnings.simplefilter("ignore")
         try:
             with redirect_stderr(io.StringIO()):  # where it prints half a graph when it fails
                 program = torch.export.export(step, taken, dynamic_shapes=dynamic_shapes, strict=False)
+            detach_what_is_not_followed(program, type(module).__name__)
             return program if whole else program.run_decompositions(_decompositions())
+        except InputError:
+            raise
         except Exception as error:  # whatever the module's own code raises
+            place = place_of_frames(traceback.extract_tb(error.__traceback__))
             raise InputError(
-                f"{type(module).__name__}: torch.export cannot follow it: {_first_lines(error)}{_place(error)}"
-                f"{_advice(error)}"
+                f"{type(module).__name__}: torch.export cannot follow it: {_first_lines(error)}{place}{_advice(error)}"
             ) from error
 
 
@@ -135,17 +139,15 @@ def _first_lines(error: Exception) -> str:
     return f"{type(error).__name__}: " + " ".join(lines[:3])[:600]
 
 
-def _place(error: Exception) -> str:
-    """The line of the user's code that was followed last."""
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((_TORCH, _PLANNER, "<"))
-    ]
-    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-
-
 def _advice(error: Exception) -> str:
-    """What helps where the flow depends on the values of tensors, of which errors of several kinds speak."""
+    """What helps, where the error tells: the flow depends on the values of tensors, of which errors of several kinds
+    speak, or something is computed that torch.export does not see."""
     said = f"{type(error).__name__} {error}".lower()
+    if "fake tensor in the exported program constant" in said:
+        return (
+            "\nWhat torch.export does not see must be written otherwise: .data (use .detach()), torch.autograd.grad, "
+            "torch.vmap and the other transforms of torch.func"
+        )
     if not any(word in said for word in _OF_VALUES):
         return ""
     return "\nA module whose flow depends on values of tensors must be rewritten without that (torch.cond, torch.where)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -288,3 +289,13 @@ def _filled(w: Writer, x: Value, *arguments: Any, dtype: torch.dtype | None = No
     given = arguments[1 if of_shape else 0] if "full" in name else 1 if "ones" in name else 0
     dtype = dtype or x.dtype
     return Value("", shape, dtype, torch.full((1,) * len(shape), given, dtype=dtype))
+
+
+@aten("full.default", "zeros.default", "ones.default")
+def _filled_anew(
+    w: Writer, size: Sequence[int], value: Any = None, *, dtype: torch.dtype | None = None, **_: Any
+) -> Value:
+    """One number throughout, of more elements than are computed when a module is captured."""
+    given = value if w.operator.startswith("full") else int(w.operator.startswith("ones"))
+    dtype = dtype or w.results[0].dtype
+    return Value("", tuple(size), dtype, torch.full((1,) * len(size), given, dtype=dtype))

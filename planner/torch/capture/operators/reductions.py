@@ -123,6 +123,27 @@ def _cumulated(w: Writer, x: Value, dim: int, dtype: torch.dtype | None = None) 
     return w.op("CumSum", x, w.scalar(x.dim(dim), torch.int64), shape=x.shape)
 
 
+@aten("cumprod.default")
+def _cumulated_product(w: Writer, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
+    """In rounds, of which each doubles how many elements every product is of: sums of logarithms would lose signs and
+    zeros, and their gradients."""
+    x = w.cast(x, dtype or (torch.int64 if not x.dtype.is_floating_point else x.dtype))
+    if not x.rank:
+        return x
+    at = x.dim(dim)
+    n, reach = x.shape[at], 1
+
+    def part(of: Value, first: int, last: int) -> Value:
+        shape = (*x.shape[:at], last - first, *x.shape[at + 1 :])
+        return w.op("Slice", of, *(w.integers([k]) for k in (first, last, at)), shape=shape)
+
+    while reach < n:
+        product = binary(w, "Mul", part(x, reach, n), part(x, 0, n - reach))
+        x = w.op("Concat", part(x, 0, reach), product, shape=x.shape, axis=at)
+        reach *= 2
+    return x
+
+
 @aten("topk.default")
 def _topk(w: Writer, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, ...]:
     at = x.dim(dim)
