@@ -82,7 +82,7 @@ def plan(
         module: a module in the mode in which it is trained; it may lie on the meta device.
         example_inputs: a global batch: a tensor, a tuple of positional arguments, or a dict of keyword arguments.
         devices: the number of devices; default: that of the process group.
-        targets: what `loss` reads after the module's result: a tensor, or a tuple.
+        targets: what `loss` reads after the module's result: a tensor, or a tuple; a mapping is one of them.
         loss: called with the module's result and the targets; None where the module returns its own loss, as Hugging
             Face's models do when they are given labels.
         optimizer: the optimizer, which takes memory: adamw, adam, momentum, sgd, or a torch optimizer or its class.
@@ -196,7 +196,7 @@ def arguments_of(inputs: Examples, targets: Examples) -> tuple[tuple[Any, ...], 
     """Positional and keyword arguments of a module's call, and what stands behind them for its loss."""
     named: dict[str, Any] = dict(inputs) if isinstance(inputs, Mapping) else {}
     listed = () if isinstance(inputs, Mapping) else (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    return listed, named, (targets,) if isinstance(targets, Tensor) else tuple(targets)
+    return listed, named, (targets,) if isinstance(targets, Tensor | Mapping) else tuple(targets)
 
 
 def _precision(module: nn.Module) -> str:

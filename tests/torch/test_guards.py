@@ -318,3 +318,11 @@ def test_gradients_are_clipped_as_torch_clips(norm: float) -> None:
 def test_double_precision_stays() -> None:
     loss = _parallel(_mlp().double(), X.double())(X.double(), Y)
     torch.testing.assert_close(loss, cross_entropy(_mlp().double()(X.double()), Y), rtol=1e-14, atol=0)
+
+
+def test_targets_in_a_mapping_are_one_target() -> None:
+    def loss(y: Tensor, wanted: dict[str, Tensor]) -> Tensor:
+        return cross_entropy(y, wanted["classes"])
+
+    module = _parallel(_mlp(), targets={"classes": Y}, loss=loss)
+    assert module(X, {"classes": Y}).item() == pytest.approx(cross_entropy(_mlp()(X), Y).item(), rel=1e-6)
