@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from planner.clock import Configuration, Prediction, predict
 from planner.errors import InputError, UsageError
+from planner.planning.execution import runs_blocks_again
 from planner.trace import Workload
 from planner.uniform.bounding import Bounds, step_of
 from planner.uniform.coarse import Coarse, Ranks, alone, divides, ranks_of
@@ -213,10 +214,12 @@ class _Search:
         for least, c in sorted(self._at_once, key=lambda a: a[0]):
             if least >= min(found, enough):
                 break
+            # Plans of single operators have no words for what waits in the host's memory, nor to run some blocks again.
+            if c.offloads or (c.recompute != "none" and not runs_blocks_again(c)):
+                continue
             held, _ = self._bounds.coarse[ranks_of(c)]
             for level in levels(self.space, c):
-                # Plans of operators have no words for what waits in the host's memory.
-                if level.offloads or not self._bounds.fits(held, level):
+                if not self._bounds.fits(held, level):
                     continue
                 prediction = self._played(level, self.sample.estimated, slack=LARGER)
                 if prediction is not None:
