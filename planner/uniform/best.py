@@ -206,8 +206,7 @@ class _Search:
         self.rejected[reason] += count
 
     def _seconds_at_once(self) -> float:
-        """Of the fastest that passes the whole batch at once; inf where none is near enough to the best for plans of
-        single operators to be looked at."""
+        """Of the fastest that passes the whole batch at once, as plans of single operators do (`Found.at_once_s`)."""
         fastest = self.best[0].prediction.step_time_s if self.best else float("inf")
         enough = min(self._last(), fastest / (1 - ONE_BY_ONE))
         found = float("inf")

@@ -29,9 +29,10 @@ class Found:
     `played`; `refused`: by reason, those that are not in question; `rejected`: the same of each configuration once,
     whatever its ZeRO level: too large for a device, what the model does not admit, what the target has no words for,
     and what a bound says is slower, before anything of it was played; `at_once_s`: about the seconds that a step takes
-    with the whole batch in one pass, on one stage; inf where `ONE_BY_ONE` of that would not make it faster than the
-    best, or no device can hold it, 0 where the search was stopped too early to say; `coarse`: what is known of each
-    choice of ranks that may be near the best; `ended`: whether nothing was left open."""
+    with the whole batch in one pass, on one stage, and nothing of it but what plans of single operators can say; inf
+    where a bound says that it is not among those asked for, or that `ONE_BY_ONE` less would not make it the fastest, or
+    no device can hold it, 0 where the search was stopped too early to say; `coarse`: what is known of each choice of
+    ranks that may be near the best; `ended`: whether nothing was left open."""
 
     best: tuple[Scored, ...]
     considered: int

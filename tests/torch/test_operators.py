@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from planner.errors import InputError  # noqa: E402
 from planner.frontends import import_bytes  # noqa: E402
 from planner.pricing.operators import bind_rules  # noqa: E402
 from planner.torch.capture import capture  # noqa: E402
+from planner.torch.capture.exported import exported_step  # noqa: E402
 from planner.torch.capture.writer import as_array  # noqa: E402
 from planner.verify.reference import gradients, run_ops  # noqa: E402
 from planner.work.activity import active_tensors  # noqa: E402
@@ -71,11 +73,40 @@ def _followed_again(x: Tensor) -> Tensor:
     return b + c
 
 
-def _detached_in_place(x: Tensor) -> Tensor:
-    gate = x.sigmoid()
-    before = gate * 2
-    gate.detach_()
-    return x * gate + before
+def _averaged(x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        seen = torch.ones(8, 8).tril()
+        seen /= seen.sum(1, keepdim=True)
+    return (seen * 1) @ x
+
+
+def _without_gradient_in_autocast(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        y = x.view(8, 4, 4) * 2
+        with torch.no_grad():
+            gate = torch.sigmoid(y)
+        return (y * gate).float()
+
+
+def _gone_on_with(x: Tensor) -> Tensor:
+    """What was computed without gradients gets one by what is added to it."""
+    with torch.no_grad():
+        s = x * 2
+    s += x
+    s[0] = x[0] * 3
+    return s * s
+
+
+def _written_by_views(x: Tensor) -> Tensor:
+    z = torch.zeros(8, 16)
+    z.view(-1).add_(x.view(-1))
+    b = torch.zeros(2, 16)
+    with torch.no_grad():
+        s = z * 2
+        b[0].copy_(x[0])
+        b[1] = x[1]
+        turned = x.mT
+    return z * s + (x[:2] * b).sum() + (x @ turned).sum()
 
 
 class _Capped(torch.autograd.Function):
@@ -141,6 +172,105 @@ def _clamped_unseen(x: Tensor) -> Tensor:
     return x * 2
 
 
+def _row_unseen(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        x[0] = 0.0
+    return x * 2
+
+
+def _view_unseen(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        x[0].zero_()
+    return x * 2
+
+
+def _added_behind_detach(x: Tensor) -> Tensor:
+    s = (x * 2).detach()
+    s += x
+    return s
+
+
+def _scaled_together(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        torch._foreach_mul_([x], 2.0)
+    return x * 2
+
+
+class _Normed(torch.autograd.Function):
+    """Part of it without gradients, which its own are right for."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            scale = 2.0
+        ctx.scale = scale
+        return x / scale
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient / ctx.scale
+
+
+class _Ordered(torch.autograd.Function):
+    """Rows in another order, as of tokens by their experts; also a result without gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(order)
+        unused = x.sum(0)
+        ctx.mark_non_differentiable(unused)
+        return x[order], unused
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None]:
+        (order,) = ctx.saved_tensors
+        back = torch.empty_like(gradient)
+        back[order] = gradient
+        return back, None
+
+
+class _Rooted(torch.autograd.Function):
+    """Of what is positive."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = torch.sqrt(x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient / (2 * ctx.saved_tensors[0])
+
+
+class _Clipped(torch.autograd.Function):
+    """Of the gradient, what is not large."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.clamp(-10, 10)
+
+
+class _Masked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(mask)
+        return torch.where(mask, x, 0.0)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return torch.where(ctx.saved_tensors[0], -3 * gradient, 0.0), None
+
+
+def _reversed_unseen(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return _Reversed.apply(x)
+
+
 # A function of 8 x 16 numbers.
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "clamp_max": lambda x: torch.clamp_max(x, 0.3),
@@ -173,8 +303,15 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "more ones than are computed": lambda x: x + torch.ones(1 << 12, 1 << 17)[:8, :16] * x,
     "without gradient": _without_gradient,
     "followed again without gradient": _followed_again,
-    "detached in place": _detached_in_place,
+    "inference mode": _averaged,
+    "without gradient in autocast": _without_gradient_in_autocast,
+    "without gradient, and gone on with": _gone_on_with,
+    "written by views": _written_by_views,
     "a gradient that is that of its operators": lambda x: _Capped.apply(_Squared.apply(x), 2.0),
+    "a function that leaves gradients out": lambda x: _Normed.apply(x) * x,
+    "a function of an order": lambda x: _Ordered.apply(x, torch.tensor([3, 1, 0, 2, 7, 6, 5, 4]))[0] * x,
+    "a function of what is positive": lambda x: _Rooted.apply(x * x + 0.1),
+    "a function without gradients": lambda x: x * _reversed_unseen(x),
     "checkpoints": lambda x: checkpoint(torch.sin, checkpoint(torch.exp, x, use_reentrant=True), use_reentrant=False),
     "diagonal": lambda x: torch.diagonal(x.view(8, 4, 4), 1, -1, 1) * 2,
     "windows": lambda x: x.unfold(1, 4, 2),
@@ -261,6 +398,7 @@ def test_an_operator_is_written_as_what_it_computes(name: str) -> None:
         np.testing.assert_allclose(found[n], p.grad.numpy(), rtol=1e-3, atol=2e-5 * float(p.grad.abs().max()))
 
 
+_WRITTEN = r"into the memory of a tensor that has a gradient.*\(.*test_operators.py:\d+\); write into a clone\(\)"
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "arguments that none takes": (lambda x: F.normalize(x.view(8, 4, 4), p=-1.0), "norm of order -1.0"),
     "a second result": (lambda x: F.max_pool2d(_image(x), 2, return_indices=True)[1] * 1.0, "no translation writes"),
@@ -272,12 +410,16 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         _Reversed.apply,
         r"_Reversed, .* \(.*test_operators.py:\d+\), gives a gradient of its own",
     ),
+    "a clipped gradient": (_Clipped.apply, "is not that of what its forward pass computes"),
+    "a gradient by a mask": (lambda x: _Masked.apply(x, x > 0), "is not that of what its forward pass computes"),
     "a straight-through estimator": (_Rounded.apply, r"x \+ \(f\(x\) - x\)\.detach\(\)"),
-    "a hook on a gradient": (_hooked, r"a hook on the gradient of a tensor \(.*test_operators.py:\d+\)"),
-    "writing without gradient": (
-        _clamped_unseen,
-        r"clamp_ under torch\.no_grad\(\) writes into a tensor .*test_operators.py:\d+",
-    ),
+    "a hook on a gradient": (_hooked, r"a hook on the gradient of a tensor would not run \(.*test_operators.py:\d+\)"),
+    "writing without gradient": (_clamped_unseen, _WRITTEN),
+    "writing a row without gradient": (_row_unseen, _WRITTEN),
+    "writing a view without gradient": (_view_unseen, _WRITTEN),
+    "writing a list without gradient": (_scaled_together, _WRITTEN),
+    "writing behind detach": (_added_behind_detach, _WRITTEN),
+    "detached in place": (lambda x: x * x.sigmoid().detach_(), r"detach_\(\) is passed over .*; use detach\(\)"),
     "data of a tensor": (lambda x: x * x.data.abs(), r"\.data \(use \.detach\(\)\)"),
     "factors of a matrix": (lambda x: torch.linalg.cholesky(x.T @ x), "linalg_cholesky_ex.default has no translation"),
 }
@@ -341,3 +483,66 @@ def test_functions_and_hooks_are_torchs_own_again() -> None:
     _Reversed.apply(x).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [-1.0] * 3
+
+
+class _Gelu(torch.autograd.Function):
+    """As Bloom has it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x)))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        tanh = torch.tanh(0.79788456 * x * (1 + 0.044715 * x * x))
+        slope = 0.5 * x * ((1 - tanh * tanh) * (0.79788456 + 0.1070322243 * x * x)) + 0.5 * (1 + tanh)
+        return slope * gradient
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_functions_of_every_type_are_compared(dtype: torch.dtype) -> None:
+    capture(_Of(_Gelu.apply).to(dtype), (_numbers(0, 8, 16).to(dtype),))
+    with pytest.raises(InputError, match="_Reversed"):
+        capture(_Of(_Reversed.apply).to(dtype), (_numbers(0, 8, 16).to(dtype),))
+
+
+def test_a_function_leaves_a_dimension_a_symbol() -> None:
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return _Gelu.apply(self.layer(x)).mean()
+
+    shapes = (({0: torch.export.Dim("b")},), {}, ())
+    program = exported_step(Module(), (_numbers(0, 8, 16),), {}, (), None, dynamic_shapes=shapes, whole=True)
+    given = next(n for n in program.graph.nodes if n.name.startswith("inputs"))
+    assert not isinstance(given.meta["val"].shape[0], int)
+
+
+def test_capturing_leaves_the_users_own_generator_and_other_threads_alone() -> None:
+    torch.manual_seed(7)
+    wanted = torch.rand(3)
+    torch.manual_seed(7)
+    found: list[Any] = []
+
+    def function(x: Tensor) -> Tensor:
+        def train() -> None:
+            y = torch.ones(3, requires_grad=True)
+            _Reversed.apply(y).sum().backward()
+            found.append(y.grad)
+
+        other = threading.Thread(target=train)
+        other.start()
+        other.join()
+        return _Capped.apply(x, 2.0)
+
+    module = _Of(function)
+    torch.manual_seed(7)
+    capture(module, (_numbers(0, 8, 16),))
+    assert torch.equal(torch.rand(3), wanted)
+    assert [g.tolist() for g in found] == [[-1.0] * 3] * len(found)
+    assert found

@@ -20,8 +20,8 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from planner.errors import InputError
-from planner.torch.capture.followed import detach_what_is_not_followed
-from planner.torch.capture.own_gradients import refuse_own_gradients
+from planner.torch.capture.followed import DetachUnfollowed
+from planner.torch.capture.own_gradients import compare_own_gradients
 from planner.torch.capture.places import place_of_frames
 from planner.torch.capture.registry import is_known
 from planner.torch.capture.unallocated import stood_in
@@ -41,10 +41,10 @@ class _Step(nn.Module):
         self.module, self.loss = module, loss
 
     def forward(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...]) -> Any:
-        found = self.module(*inputs, **kwargs)
-        if self.loss is not None:
-            return self.loss(found, *targets)
-        return loss_of(found)
+        name = type(self.module).__name__
+        with compare_own_gradients(name), DetachUnfollowed(name):
+            found = self.module(*inputs, **kwargs)
+            return loss_of(found) if self.loss is None else self.loss(found, *targets)
 
 
 def loss_of(found: Any) -> Any:
@@ -81,14 +81,12 @@ def exported_step(
     step.training = module.training
     given = _apart((tuple(inputs), dict(kwargs), tuple(targets)))
     with (
-        warnings.catch_warnings(), torch.enable_grad(), _grouped_experts(module), refuse_own_gradients(module),
-        stood_in(module, given) as taken,
+        warnings.catch_warnings(), torch.enable_grad(), _grouped_experts(module), stood_in(module, given) as taken,
     ):  # fmt: skip
         warnings.simplefilter("ignore")
         try:
             with redirect_stderr(io.StringIO()):  # where it prints half a graph when it fails
                 program = torch.export.export(step, taken, dynamic_shapes=dynamic_shapes, strict=False)
-            detach_what_is_not_followed(program, type(module).__name__)
             return program if whole else program.run_decompositions(_decompositions())
         except InputError:
             raise

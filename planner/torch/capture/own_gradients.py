@@ -1,21 +1,22 @@
 """Gradients that a module writes itself, which a plan cannot hold: it derives them from the operators of the step.
 
-torch.export follows what a `torch.autograd.Function` computes, and drops what its `backward` says; hooks on gradients
-it drops as well.  So a function is run here on random numbers of the same shapes, beside its own forward pass under
-autograd: where the gradients agree (kernels that save memory) nothing is lost, and else it is refused.  Hooks that
-stand on parameters and modules are looked for where a plan is applied (`planner.torch.guards`).
+torch.export follows what a `torch.autograd.Function` computes, and drops what its `backward` says.  So a function is
+run here on random numbers of the same shapes, beside its own forward pass under autograd: where the gradients agree
+(kernels that save memory) its forward pass is followed in its place, and else it is refused.  Hooks that stand on
+parameters and modules are looked for where a plan is applied (`planner.torch.guards`).
 """
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import _SingleLevelFunction
 from torch.utils import _pytree as pytree
@@ -24,102 +25,179 @@ from torch.utils.checkpoint import CheckpointFunction
 from planner.errors import InputError
 from planner.torch.capture.places import place_of_frames
 
-__all__ = ["refuse_own_gradients"]
+__all__ = ["compare_own_gradients"]
 
-_MOST_ELEMENTS = 1 << 26  # of what a function reads: 256 MiB in single precision
-_TOLERANCE = 2e-3  # relative to the largest element
-_OF_HOOKS = "torch.nn.modules._functions"  # hand gradients on as they are
+_MOST_ELEMENTS: Final = 1 << 26  # of what a function reads: 256 MiB in single precision
+_TOLERANCE: Final = 2e-3  # relative to the largest element; eight roundings of a narrow type where these are more
+# Of what is read, and of the gradients of the results: a clipped gradient shows at large ones alone.
+_SCALES: Final = ((1.0, 1.0), (1.0, 300.0), (300.0, 1.0), (1e-3, 1e-3))
+# Whose functions hand gradients on as they are, or are operators themselves.
+_TORCHS_OWN: Final = ("torch.nn.modules._functions", "torch._higher_order_ops")
+_NARROW: Final = (torch.bfloat16, torch.float16)
+_ONE_AT_A_TIME: Final = threading.RLock()
 
 
 @contextmanager
-def refuse_own_gradients(module: nn.Module) -> Iterator[None]:
-    """Inside, what would give a tensor another gradient than its operators do raises InputError."""
-    name = type(module).__name__
-    hooked = Tensor.register_hook
+def compare_own_gradients(name: str) -> Iterator[None]:
+    """Inside, and in this thread, a function whose gradient is not that of its operators raises InputError, which names
+    the module as `name` says."""
+    thread = threading.get_ident()
     known: dict[object, str | None] = {}
-    checking = False
 
     def apply(cls: type[Function], *given: Any, **named: Any) -> Any:
         applied = super(_SingleLevelFunction, cls).apply
-        nonlocal checking
+        if threading.get_ident() != thread or cls.__module__.startswith(_TORCHS_OWN):
+            return applied(*given, **named)
         if cls is CheckpointFunction:  # what it calls, which it calls without gradients, and with them once more
             call, _, *rest = given
             return call(*rest, **named)
-        if not checking and cls.__module__ != _OF_HOOKS:
-            checking = True
-            try:
-                case = cls, repr(pytree.tree_map(_looks, (given, named)))
-                if case not in known:
-                    with ThreadPoolExecutor(1) as other:  # where nothing of torch.export's modes is in force
-                        known[case] = other.submit(_difference, cls, applied, given, named).result()
-            finally:
-                checking = False
-            why = known[case]
-            if why is not None:
-                place = place_of_frames(traceback.extract_stack())
-                raise InputError(
-                    f"{name}: {cls.__name__}, a torch.autograd.Function{place}, gives a gradient of its own: "
-                    f"{why}. A plan takes gradients from operators: write it with these, as x + (f(x) - x).detach() "
-                    "for a straight-through estimator, or (1 + c) * x.detach() - c * x for a gradient times -c"
-                )
-        return applied(*given, **named)
+        tensors = [x for x in pytree.tree_leaves((given, named)) if isinstance(x, Tensor)]
+        if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
+            return applied(*given, **named)
+        case = cls, repr(pytree.tree_map(_looks, (given, named)))
+        if case not in known:
+            with ThreadPoolExecutor(1) as other:  # where nothing of torch.export's modes is in force
+                known[case] = other.submit(_difference, cls, applied, given, named).result()
+        why = known[case]
+        if why is not None:
+            place = place_of_frames(traceback.extract_stack())
+            raise InputError(
+                f"{name}: {cls.__name__}, a torch.autograd.Function{place}, gives a gradient of its own: {why}. A plan "
+                "takes gradients from operators: write it with these, as x + (f(x) - x).detach() for a "
+                "straight-through estimator, or (1 + c) * x.detach() - c * x for a gradient times -c"
+            )
+        return _forward(cls, given, named)
 
-    def register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Any:
-        if checking:
-            return hooked(self, hook)
-        place = place_of_frames(traceback.extract_stack())
-        raise InputError(
-            f"{name}: a hook on the gradient of a tensor{place} is not carried into a plan, which would train "
-            "without it; change gradients of parameters after backward() instead"
-        )
-
-    # Where Function.apply goes on to, which modules hold on to themselves (`reverse = Reverse.apply`).
-    setattr(_SingleLevelFunction, "apply", classmethod(apply))  # noqa: B010  a method, for a while
-    setattr(Tensor, "register_hook", register_hook)  # noqa: B010
-    try:
-        yield
-    finally:
-        delattr(_SingleLevelFunction, "apply")
-        setattr(Tensor, "register_hook", hooked)  # noqa: B010
+    with _ONE_AT_A_TIME:
+        before = _SingleLevelFunction.__dict__.get("apply")
+        # Where Function.apply goes on to, which modules hold on to themselves (`reverse = Reverse.apply`).
+        setattr(_SingleLevelFunction, "apply", classmethod(apply))  # noqa: B010  a method, for a while
+        try:
+            yield
+        finally:
+            if before is None:
+                delattr(_SingleLevelFunction, "apply")
+            else:
+                setattr(_SingleLevelFunction, "apply", before)  # noqa: B010
 
 
 def _difference(
     cls: type[Function], apply: Callable[..., Any], given: Sequence[Any], named: dict[str, Any]
 ) -> str | None:
     """Why its gradients are not those of its operators; None where they are."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        leaves, structure = pytree.tree_flatten((tuple(given), named))
-        if sum(x.numel() for x in leaves if isinstance(x, Tensor)) > _MOST_ELEMENTS:
-            return "it reads too much for its gradient to be compared with that of its operators here"
-        numbers = [_drawn(x) if isinstance(x, Tensor) else x for x in leaves]
-        found = []
-        for of in (apply, lambda *a, **n: _forward(cls, a, n)):
-            own = [x.clone().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x for x in numbers]
-            taken, keywords = pytree.tree_unflatten([_within(x) for x in own], structure)
+    leaves, structure = pytree.tree_flatten((tuple(given), named))
+    if sum(_elements(x) for x in leaves if isinstance(x, Tensor)) > _MOST_ELEMENTS:
+        return "it reads too much for its gradient to be compared with that of its operators here"
+    narrow = any(isinstance(x, Tensor) and x.dtype in _NARROW for x in leaves)
+    why: str | None = None
+    for wide in (True, False) if narrow else (False,):  # in single precision first, where it takes that
+        why = _compared(cls, apply, leaves, structure, wide)
+        if why is None:
+            break
+    return why
+
+
+def _compared(
+    cls: type[Function], apply: Callable[..., Any], leaves: Sequence[Any], structure: Any, wide: bool
+) -> str | None:
+    why = ""
+    for counted in (True, False):  # whole numbers: places, each once, and nothing but zeros where these are too many
+        for positive in (False, True):
+            case = _Case(leaves, structure, wide, counted, positive)
             try:
-                results = of(*taken, **keywords)
-                found.append(_gradients(results, [x for x in own if isinstance(x, Tensor) and x.requires_grad]))
+                alike = case.agrees(apply, lambda *a, **n: _forward(cls, a, n))
+                return None if alike else "it is not that of what its forward pass computes"
+            except _Undefined:
+                why = "it is not a number for any that were tried"
             except Exception as error:  # whatever the user's code raises
-                return f"it could not be compared with that of its operators ({type(error).__name__}: {error})"
-    for one, other in zip(*found, strict=True):
-        most = max(float(one.abs().max()), float(other.abs().max())) if one.numel() else 0.0
-        if not float((one - other).abs().max() if one.numel() else 0.0) <= _TOLERANCE * most:
-            return "it is not that of what its forward pass computes"
-    return None
+                why = f"it could not be compared with that of its operators ({type(error).__name__}: {error})"
+    return why
+
+
+class _Undefined(Exception):
+    """No number of the gradients is finite."""
+
+
+class _Case:
+    """Random numbers that a function reads."""
+
+    def __init__(self, leaves: Sequence[Any], structure: Any, wide: bool, counted: bool, positive: bool) -> None:
+        self.structure, self.wide, self.counted, self.positive = structure, wide, counted, positive
+        self.leaves = leaves
+
+    def agrees(self, *ways: Callable[..., Any]) -> bool:
+        """Whether these give the same gradients at all scales, where they are finite."""
+        defined = False
+        for scale, of_results in _SCALES:
+            numbers = self._drawn(scale)
+            first, second = (self._gradients(way, numbers, of_results) for way in ways)
+            for one, other in zip(first, second, strict=True):
+                finite = one.isfinite() & other.isfinite()
+                if bool((one.isfinite() != other.isfinite()).any()):
+                    return False
+                defined = defined or bool(finite.any()) or not one.numel()
+                one, other = one[finite], other[finite]
+                most = max((float(x.abs().max()) for x in (one, other) if x.numel()), default=0.0)
+                if one.numel() and float((one - other).abs().max()) > self._tolerance(one) * most:
+                    return False
+        if not defined:
+            raise _Undefined
+        return True
+
+    def _tolerance(self, x: Tensor) -> float:
+        return max(_TOLERANCE, 8 * torch.finfo(x.dtype).eps)
+
+    def _drawn(self, scale: float) -> list[Any]:
+        generator = torch.Generator().manual_seed(0)
+        return [self._like(x, scale, generator) if isinstance(x, Tensor) else x for x in self.leaves]
+
+    def _like(self, x: Tensor, scale: float, generator: torch.Generator) -> Tensor:
+        shape = tuple(map(_size, x.shape))
+        if x.dtype is torch.bool:
+            return torch.rand(shape, generator=generator) > 0.5
+        if not (x.is_floating_point() or x.is_complex()):
+            count = torch.arange(_elements(x)) if self.counted else torch.zeros(_elements(x))
+            return count.reshape(shape).to(x.dtype)
+        dtype = torch.float32 if self.wide and x.dtype in _NARROW else x.dtype
+        drawn = scale * torch.randn(shape, generator=generator)
+        return (drawn.abs() if self.positive else drawn).to(dtype).requires_grad_(x.requires_grad)
+
+    def _gradients(self, way: Callable[..., Any], numbers: Sequence[Any], of_results: float) -> list[Tensor]:
+        """Of the results, each times random numbers, by what is read."""
+        own = [x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x for x in numbers]
+        given, named = pytree.tree_unflatten([_within(x) for x in own], self.structure)
+        inputs = [x for x in own if isinstance(x, Tensor) and x.requires_grad]
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)  # of what the function itself draws
+            results = way(*given, **named)
+        generator = torch.Generator().manual_seed(1)
+        total = torch.zeros(())
+        for x in pytree.tree_leaves(results):
+            if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex()):
+                for part in (x.real, x.imag) if x.is_complex() else (x,):
+                    weights = of_results * torch.randn(tuple(part.shape), generator=generator)
+                    total = total + (part.float() * weights).sum() if x.requires_grad else total
+        if not total.requires_grad:
+            return [torch.zeros_like(x) for x in inputs]
+        found = torch.autograd.grad(total, inputs, allow_unused=True)
+        return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
 
 
 def _looks(x: Any) -> Any:
     """What of an argument decides on a case; shapes alone of tensors, since numbers are not known yet."""
-    return (tuple(x.shape), x.dtype, x.requires_grad) if isinstance(x, Tensor) else x
+    return (tuple(map(_size, x.shape)), x.dtype, x.requires_grad) if isinstance(x, Tensor) else x
 
 
-def _drawn(x: Tensor) -> Tensor:
-    shape = tuple(int(n) for n in x.shape)
-    if not (x.is_floating_point() or x.is_complex()):
-        return torch.zeros(shape, dtype=x.dtype)
-    drawn = torch.randn(shape, dtype=torch.float32).to(x.dtype)
-    return drawn.requires_grad_(x.requires_grad)
+def _size(n: Any) -> int:
+    """Of a dimension; that of the example where it is to stay a symbol."""
+    return n if isinstance(n, int) else int(n.node.hint)
+
+
+def _elements(x: Tensor) -> int:
+    count = 1
+    for n in x.shape:
+        count *= _size(n)
+    return count
 
 
 def _within(x: Any) -> Any:
@@ -131,7 +209,9 @@ def _forward(cls: type[Function], given: Sequence[Any], named: dict[str, Any]) -
     """Its forward pass, which autograd follows."""
     if cls.setup_context is not Function.setup_context:
         return cls.forward(*given, **named)
-    return cls.forward(_Context(given), *given, **named)
+    context = _Context(given)
+    found = cls.forward(context, *given, **named)
+    return pytree.tree_map(lambda x: x.detach() if any(x is y for y in context.constant) else x, found)
 
 
 class _Context:
@@ -140,6 +220,7 @@ class _Context:
     def __init__(self, given: Sequence[Any]) -> None:
         self.needs_input_grad = tuple(isinstance(x, Tensor) and x.requires_grad for x in given)
         self.saved_tensors: tuple[Any, ...] = ()
+        self.constant: tuple[Any, ...] = ()
 
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
@@ -148,21 +229,7 @@ class _Context:
 
     def mark_dirty(self, *_: Any) -> None: ...
 
-    def mark_non_differentiable(self, *_: Any) -> None: ...
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        self.constant = tensors
 
     def set_materialize_grads(self, _: bool) -> None: ...
-
-
-def _gradients(results: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Of the results, each times random numbers, by the inputs."""
-    generator = torch.Generator().manual_seed(1)
-    total = torch.zeros((), dtype=torch.float32)
-    for x in pytree.tree_leaves(results):
-        if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex()):
-            weights = torch.randn(tuple(x.shape), generator=generator)
-            if x.requires_grad:
-                total = total + (x.real.float() * weights).sum()
-    if not total.requires_grad:
-        return [torch.zeros_like(x) for x in inputs]
-    found = torch.autograd.grad(total, inputs, allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
