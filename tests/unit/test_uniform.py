@@ -405,7 +405,7 @@ def test_further_plans_are_there_whichever_kind_is_fastest(tmp_path: Path, capsy
 
 def test_seconds_are_enough_for_a_plan_that_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where the whole batch at once does not fit."""
-    found = searched(capsys, tmp_path, "--memory-limit", "16MB", "--time-limit", "8")
+    found = searched(capsys, tmp_path, "--memory-limit", "16MB", "--time-limit", "30")
     peak = found["peak_memory_bytes"]
     assert isinstance(peak, int)
     assert peak <= 16_000_000
