@@ -432,20 +432,26 @@ def test_what_cannot_be_written_is_named(name: str) -> None:
         capture(_Of(function), (_numbers(0, 8, 16),))
 
 
+class _With(nn.Module):
+    """A function of a layer and the input."""
+
+    def __init__(self, function: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function, self.layer = function, nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.layer, x)
+
+
 def test_what_no_gradient_comes_through_is_not_detached() -> None:
     """As rotary tables, which are computed from positions under no_grad: their graphs are what they were."""
 
-    class Module(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(16, 16)
+    def function(layer: nn.Module, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            turned = torch.cos(x)
+        return layer(turned).sum()
 
-        def forward(self, x: Tensor) -> Tensor:
-            with torch.no_grad():
-                turned = torch.cos(x)
-            return self.layer(turned).sum()
-
-    types = [op.type for op in import_bytes(capture(Module(), (_numbers(0, 8, 16),)).model).ops]
+    types = [op.type for op in import_bytes(capture(_With(function), (_numbers(0, 8, 16),)).model).ops]
     assert "Cos" in types
     assert "planner::Detach" not in types
 
@@ -458,27 +464,22 @@ def test_a_step_is_captured_with_gradients_wherever_it_is_captured() -> None:
 
 
 def test_autocast_inside_of_a_module_is_said_by_casts() -> None:
-    class Module(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.narrow, self.wide = nn.Linear(16, 16), nn.Linear(16, 16)
+    def function(layer: nn.Module, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = layer(x).relu()
+        return layer(y.float()).sum()
 
-        def forward(self, x: Tensor) -> Tensor:
-            with torch.autocast("cpu", torch.bfloat16):
-                y = self.narrow(x).relu()
-            return self.wide(y.float()).sum()
-
-    graph = import_bytes(capture(Module(), (_numbers(0, 8, 16),)).model)
+    graph = import_bytes(capture(_With(function), (_numbers(0, 8, 16),)).model)
     products = [op for op in graph.ops if op.type in ("MatMul", "Gemm")]
     assert [graph.tensors[op.outputs[0]].dtype for op in products] == ["bfloat16", "float32"]
 
 
-def test_functions_and_hooks_are_torchs_own_again() -> None:
-    before = torch.autograd.function._SingleLevelFunction.apply, Tensor.register_hook
+def test_functions_are_torchs_own_again() -> None:
+    before = torch.autograd.function._SingleLevelFunction.apply
     capture(_Of(torch.sin), (_numbers(0, 8, 16),))
     with pytest.raises(InputError):
         capture(_Of(_Reversed.apply), (_numbers(0, 8, 16),))
-    assert (torch.autograd.function._SingleLevelFunction.apply, Tensor.register_hook) == before
+    assert torch.autograd.function._SingleLevelFunction.apply == before
     x = torch.ones(3, requires_grad=True)
     _Reversed.apply(x).sum().backward()
     assert x.grad is not None
@@ -509,16 +510,9 @@ def test_functions_of_every_type_are_compared(dtype: torch.dtype) -> None:
 
 
 def test_a_function_leaves_a_dimension_a_symbol() -> None:
-    class Module(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(16, 16)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return _Gelu.apply(self.layer(x)).mean()
-
+    module = _With(lambda layer, x: _Gelu.apply(layer(x)).mean())
     shapes = (({0: torch.export.Dim("b")},), {}, ())
-    program = exported_step(Module(), (_numbers(0, 8, 16),), {}, (), None, dynamic_shapes=shapes, whole=True)
+    program = exported_step(module, (_numbers(0, 8, 16),), {}, (), None, dynamic_shapes=shapes, whole=True)
     given = next(n for n in program.graph.nodes if n.name.startswith("inputs"))
     assert not isinstance(given.meta["val"].shape[0], int)
 

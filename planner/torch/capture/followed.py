@@ -22,7 +22,7 @@ from planner.torch.capture.places import place_of_frames
 __all__ = ["DetachUnfollowed"]
 
 _HOOKS = (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook)
-_IN_PLACE = (Tensor.detach_, detach_)
+_DETACHES_IN_PLACE = (Tensor.detach_, detach_)
 
 
 class DetachUnfollowed(TorchFunctionMode):
@@ -39,7 +39,7 @@ class DetachUnfollowed(TorchFunctionMode):
             raise self._refused(
                 "a hook on the gradient of a tensor would not run", "change gradients of parameters after backward()"
             )
-        if func in _IN_PLACE and any(x.requires_grad for x in given):
+        if func in _DETACHES_IN_PLACE and any(x.requires_grad for x in given):
             raise self._refused("detach_() is passed over by torch.export", "use detach()")
         self._note(given)
         if is_grad_enabled() or not any(x.requires_grad for x in given):

@@ -78,7 +78,7 @@ def compare_own_gradients(name: str) -> Iterator[None]:
             if before is None:
                 delattr(_SingleLevelFunction, "apply")
             else:
-                setattr(_SingleLevelFunction, "apply", before)  # noqa: B010
+                setattr(_SingleLevelFunction, "apply", before)  # noqa: B010  the one of an export around this one
 
 
 def _difference(
