@@ -40,8 +40,8 @@ def import_bytes(
 def import_with_own(
     data: bytes, *, name: str = "model", bind: Mapping[str, int] | None = None, batch: int | None = None
 ) -> tuple[Graph, Graph | None]:
-    """As `import_bytes`, with the graph of which `of_batch` makes that of any other batch; None where the batch is a
-    symbolic dimension, to which the import gave its size, or none was asked for."""
+    """As `import_bytes`, with the graph of which `of_batch` makes that of any other batch; None where the batch may be
+    a symbolic dimension, to which the import gave its size."""
     model = parse(data, name)
     said = stated(model, name)
     hoist_weights(model)
@@ -53,9 +53,9 @@ def import_with_own(
     assign_roles(draft, said.parameters)
     fuse_experts(draft)
     graph = _freeze(draft, said, bound=bool(sizes))
-    if batch is not None and not batch_used:
-        return of_batch(graph, batch), graph
-    return mark_parts(graph), None
+    if batch is None:
+        return mark_parts(graph), None if sizes else graph
+    return (mark_parts(graph), None) if batch_used else (of_batch(graph, batch), graph)
 
 
 def _freeze(draft: Draft, said: Stated, *, bound: bool) -> Graph:

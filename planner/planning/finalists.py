@@ -31,7 +31,7 @@ from planner.planning.breakdown import CostBreakdown, breakdown
 from planner.planning.fit import program_of_choice
 from planner.planning.least_memory import smallest_hubs
 from planner.planning.options import Found, Option
-from planner.planning.relaxed import LARGE, cheapest, closed_gap, search_relaxed
+from planner.planning.relaxed import LARGE, cheapest, closed_gap, least_step_that_fits, search_relaxed
 from planner.planning.request import Request
 from planner.pricing import PricedProblem
 from planner.search.control import Control
@@ -105,6 +105,7 @@ class _Judge:
             open_ = [k for k, o in enumerate(options) if o.search is not None and not (o.infeasible or o.overfull)]
             for k in sorted(open_, key=lambda k: self.bounds[k]):
                 self._weigh(k)
+                self._bound_what_fits(k)
                 self._say(k)
         finalists = sorted(self.best.values(), key=lambda f: (f.timeline.end, f.parts.total))
         first = finalists[0].timeline.end if finalists else 0
@@ -156,9 +157,9 @@ class _Judge:
         late = held_up(option.priced, choice)
         # Where elimination is too wide, a choice takes as long again: it is for meshes that have shown a good one.  And
         # where the host holds up every pass, what is left to weigh is communication, whose bounds are weak there.
-        costly = option.search.rounds is not None and len(option.priced.op_nodes) > LARGE
+        costly = _costly(option)
         poor = best is not None and best.timeline.end > _POOR * self._last()
-        if costly and (poor or late == started(option.priced).keys()):
+        if costly and (poor or _waits_for_host(option.priced, choice)):
             return
         weights: Weights | None = Weights(1.0, late)
         for _ in range(_ROUNDS):
@@ -183,6 +184,20 @@ class _Judge:
             self._take(finalist)
             weights = _learned(option.priced, weights, choice, finalist)
             choice = states
+
+    def _bound_what_fits(self, place: int) -> None:
+        """Bounds an option closer where memory binds, of which no plan is known; the bounds before hold without it."""
+        option = self.found.options[place]
+        assert option.priced is not None
+        assert option.search is not None
+        reduced = option.search.reduced
+        if place in self.best or reduced is None or not len(reduced.limits):
+            return
+        costly = _costly(option)
+        enough = self._last() * (1 - _NEAR if costly else 1.0)
+        if self.bounds[place] < enough and not (costly and _waits_for_host(option.priced, cheapest(option))):
+            inner = Control(self.control.left, cancel=self.control.cancel)
+            self.bounds[place] = max(self.bounds[place], least_step_that_fits(option, inner, enough))
 
     def _say(self, place: int) -> None:
         option, known = self.found.options[place], self.best.get(place)
@@ -229,6 +244,18 @@ def _learned(priced: PricedProblem, weights: Weights, before: Sequence[int], fin
     computed, computed_before = busy(priced, finalist.choice), busy(priced, before)
     more = passes * sum(computed[at] - computed_before[at] for at in between)
     return None if more <= 0 else replace(learned, computing=round(min(1.0, max(0.0, saved / more)), 3))
+
+
+def _costly(option: Option) -> bool:
+    """Whether another look at the option takes long."""
+    assert option.priced is not None
+    assert option.search is not None
+    return option.search.rounds is not None and len(option.priced.op_nodes) > LARGE
+
+
+def _waits_for_host(priced: PricedProblem, choice: Sequence[int]) -> bool:
+    """Whether the host holds up every pass of a choice."""
+    return held_up(priced, choice) == started(priced).keys()
 
 
 def _least(option: Option) -> int:

@@ -21,7 +21,7 @@ from planner.planning.fit import Fitted, fit, lowered
 from planner.planning.interrupt import run_until_stopped
 from planner.planning.options import Found, Option
 from planner.planning.recall import plain_choice
-from planner.planning.relaxed import closed_gap, least_step
+from planner.planning.relaxed import closed_gap, least_step, least_step_that_fits
 from planner.planning.shapes import shapes
 from planner.planning.walk import CLOCKED, walk
 from planner.pricing import Machine, PricedProblem, PriceTables, price
@@ -100,6 +100,19 @@ class _Outer:
         if option.step_bound < (closed if narrow else min(closed, self.known_step * (1 - _WORTH_CLOSE))):
             return True
         control.say(f"{option}: a step takes at least {option.step_bound * self.unit_s:.6g} s")
+        return False
+
+    def _worth_walking(self, option: Option) -> bool:
+        """Whether a plan on this mesh that fits may be so much faster than the one that is known that looking for it is
+        worth its time; true where none is known."""
+        if self.known_step is None or self.context.pins is not None:
+            return True
+        closed = self.known_step * (1 - _WORTH_CLOSE)
+        inner = Control(self.control.left, cancel=self.control.cancel)
+        option.step_bound = max(option.step_bound, least_step_that_fits(option, inner, closed))
+        if option.step_bound < closed:
+            return True
+        self.control.say(f"{option}: a step that fits takes at least {option.step_bound * self.unit_s:.6g} s")
         return False
 
     def settle(self) -> None:
@@ -211,10 +224,13 @@ class _Outer:
         search = option.search
         assert search is not None
         cutoff = self._cutoff(option)
+        slower = False
         if self._binds(option) and self._open_below(search, self._close_below(cutoff)) and not option.settled:
-            self._walk(option)
-            self._compare(option)
-            option.overfull = option.fitted is None and not self.control.stopped
+            slower = not self._worth_walking(option)
+            if not slower:
+                self._walk(option)
+                self._compare(option)
+                option.overfull = option.fitted is None and not self.control.stopped
         elif not self._binds(option) and self._open_below(search, cutoff) and not option.good:
             if not search.closed:
                 search.control.time_limit = None if self.control.left is None else self._until(search.control)
@@ -223,7 +239,7 @@ class _Outer:
                 return
             self._compare(option, thorough=True)
         self.control.say(f"{option} ({place}): {self._outcome(option)}")
-        nothing = option.infeasible or option.overfull
+        nothing = option.infeasible or option.overfull or slower
         if nothing and self.can_recompute and not option.recompute:  # the glance had left that open
             self._recompute(option)
             again = self.options[self.options.index(option) + 1]

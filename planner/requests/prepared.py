@@ -16,7 +16,7 @@ from planner.ir import DeviceMesh, Graph
 from planner.planning import PlanDocument, Planned, Recall, Request, describe, make_plan, plan_text, read_plan
 from planner.planning.constraints import Constraints
 from planner.planning.meshes import parse_mesh
-from planner.planning.pipeline import Parts, Pipelined, in_parts, plan_in_parts
+from planner.planning.pipeline import Parts, Pipelined, global_batch, in_parts, plan_in_parts
 from planner.planning.planner import on_nodes
 from planner.planning.searched import RequestDocument
 from planner.pricing import PriceTables, Settings
@@ -106,11 +106,13 @@ class Prepared:
         """Made of what was imported for a larger batch, which takes less than another import: what is larger was found
         to keep the limits of an import."""
         for size, known in self.graphs.items():
-            if known.own is not None and size is not None and size > batch:
-                try:
+            if known.own is None:
+                continue
+            try:
+                if batch < (global_batch(known.graph) if size is None else size):
                     return known._replace(graph=of_batch(known.own, batch))
-                except InputError:
-                    return None
+            except InputError:
+                return None
         return None
 
     @cached_property

@@ -8,18 +8,24 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from planner.cli.main import main
 from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes, load_model
 from planner.frontends.facts.sizes import handle
 from planner.frontends.file.export import to_model
+from planner.frontends.importer import import_with_own
 from planner.frontends.resized import rebind as rebinding
+from planner.frontends.resized.batch import of_batch
 from planner.frontends.resized.rebind import batch_axes, named_alike, rebind
 from planner.frontends.resized.resize import resize_value
 from planner.frontends.resized.siblings import cut_layers
 from planner.ir import Graph
+from planner.planning import read_plan
+from planner.planning.pipeline import global_batch
+from planner.requests.model import ModelSource
 from tests.mutation.written import Model
 
-from .frontends_models import INT64, constant, external, imported, node, transformer, value
+from .frontends_models import INT64, assert_same, constant, external, imported, node, serialised, transformer, value
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
 
@@ -216,3 +222,27 @@ def test_a_constant_rewritten_once_is_not_lost_when_it_is_rewritten_again():
     both = rebind(rebind(graph, {("x", 0): 4}), {("y", 0): 8})
     assert [both.tensors[t].shape for t in both.outputs] == [(4, 6), (8, 6)]
     assert [v.shape for v in run(both, feeds_of(both)).values()] == [(4, 6), (8, 6)]
+
+
+@pytest.mark.parametrize("name", ["gpt_tiny", "resnet18_tiny"])
+def test_a_file_read_for_its_own_batch_gives_the_graph_of_any_other(name):
+    data = (SAMPLES / f"{name}.onnx").read_bytes()
+    graph, own = import_with_own(data, name=name)
+    assert own is not None
+    other = 2 * global_batch(graph)
+    assert_same(of_batch(own, other), import_bytes(data, name=name, batch=other))
+
+
+def test_a_symbolic_batch_that_was_bound_gives_no_graph_of_another():
+    data = serialised([node("Relu", "x", "y")], [value("x", ("n", 4))], ["y"])
+    assert import_with_own(data, bind={"n": 8})[1] is None
+
+
+def test_a_micro_batch_is_made_of_the_graph_that_was_read(monkeypatch, tmp_path, capsys):
+    """Of a file whose own batch is the whole one; reading it again would take as long again."""
+    read, load = [], ModelSource.load_with_file
+    monkeypatch.setattr(ModelSource, "load_with_file", lambda self, **of: read.append(of) or load(self, **of))
+    words = ["search", str(SAMPLES / "gpt_tiny.onnx"), "--devices", "2", "--strategy", "megatron:dp=2,micro_batch=1"]
+    assert main([*words, "--no-cache", "--json", "--out", str(tmp_path)]) == 0
+    assert read_plan(tmp_path / "plan.json").schedule.micro_batches > 1
+    assert len(read) == 1

@@ -17,26 +17,12 @@ from planner.errors import InputError
 from planner.frontends import Limits, import_bytes
 from planner.frontends.file.sandbox import run_limited
 from planner.frontends.file.strip import strip_file, strip_model
-from planner.ir import Graph, Role
-from tests.unit.frontends_models import BOOL, constant, node, serialised, transformer, value
+from planner.ir import Role
+from tests.unit.frontends_models import BOOL, assert_same, constant, node, serialised, transformer, value
 from tests.unit.test_frontends_corpus import FILES, sizes_for, valid
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_graphs").glob("*.onnx"))
 MOST_BYTES = 4 << 20  # of one tensor that gets data
-
-
-def assert_same(a: Graph, b: Graph) -> None:
-    """Everything but the order in which nothing depends on it."""
-    assert a.digest == b.digest
-    assert (a.inputs, a.outputs, a.loss, a.name) == (b.inputs, b.outputs, b.loss, b.name)
-    assert [(o.name, o.type, o.inputs, o.outputs, o.module, o.source) for o in a.ops] == [
-        (o.name, o.type, o.inputs, o.outputs, o.module, o.source) for o in b.ops
-    ]
-    assert list(a.tensors) == list(b.tensors)
-    for t in a.tensors.values():
-        u = b.tensors[t.name]
-        assert (t.shape, t.dtype, t.role, t.value is None) == (u.shape, u.dtype, u.role, u.value is None)
-        assert t.value is None or t.value.tobytes() == u.value.tobytes()
 
 
 def stored(t: TensorProto) -> TensorProto:
