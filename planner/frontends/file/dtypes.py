@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
 import onnx
 
-__all__ = ["ELEM_TYPE", "dtype_name"]
+__all__ = ["ELEM_TYPE", "array_dtype_name", "dtype_name"]
 
 _NAMES = {"float": "float32", "double": "float64"}
 
@@ -20,3 +24,9 @@ _BY_NUMBER = {number: name for name, number in ELEM_TYPE.items()}
 def dtype_name(elem_type: int) -> str | None:
     """Name of a TensorProto.DataType; None when undefined or unknown to this version of onnx."""
     return _BY_NUMBER.get(elem_type)
+
+
+@lru_cache(maxsize=256)
+def array_dtype_name(dtype: np.dtype[Any]) -> str:
+    """Name of the type of a NumPy array's elements, which NumPy makes up anew each time."""
+    return str(dtype)

@@ -110,7 +110,10 @@ def _keeps_counts(node: onnx.NodeProto) -> bool:
         len(node.input) <= MAX_OPERANDS
         and len(node.output) <= MAX_OPERANDS
         and len(node.attribute) <= MAX_ATTRIBUTES
-        and not any(len(entries) > MAX_ENTRIES for a in node.attribute for entries in _entries(a))
+        and (
+            node.ByteSize() <= MAX_ENTRIES  # each of which takes a byte
+            or not any(len(entries) > MAX_ENTRIES for a in node.attribute for entries in _entries(a))
+        )
     )
 
 
@@ -135,6 +138,8 @@ def _check_count(name: str, what: str, found: Sequence[object], most: int) -> No
 
 def _check_names(model: onnx.ModelProto, name: str) -> None:
     """Of operators and tensors, their types and attributes: what can be shown, and is not too long."""
+    if _all_plain(model):  # of nearly every model; which name is wrong takes longer to find
+        return
     seen: set[str | bytes] = set()  # most stand at both ends of what they name
     for what, given in _names(model.graph, model.functions):
         if given in seen:
@@ -152,15 +157,40 @@ def _check_names(model: onnx.ModelProto, name: str) -> None:
             )
 
 
+def _all_plain(model: onnx.ModelProto) -> bool:
+    """Whether no name is wrong, of all that `_names` has."""
+    graph, found = model.graph, set[str | bytes]()
+    for node in (*nodes_of(graph), *(n for f in model.functions for top in f.node for n in _with_nested(top))):
+        found.update(node.input, node.output, (node.name, node.op_type, node.domain))
+        found.update([a.name for a in node.attribute])
+        found.update([entry.value for entry in node.metadata_props if entry.key == "namespace"])
+        for g in subgraphs(node):
+            found.update(t.name for t in g.initializer)
+    found.update(name for _, name in _names_beside_nodes(graph, model.functions))
+    strings = [n for n in found if isinstance(n, str)]
+    return (
+        len(strings) == len(found) and max(map(len, strings), default=0) <= MAX_NAME and unfit("".join(strings)) is None
+    )
+
+
 def _names(graph: onnx.GraphProto, functions: Sequence[onnx.FunctionProto]) -> Iterator[tuple[str, str | bytes]]:
+    yield from _names_beside_nodes(graph, functions)
+    for node in (n for f in functions for top in f.node for n in _with_nested(top)):
+        yield from _names_of(node)
+    for node in nodes_of(graph):
+        yield from _names_of(node)
+        for t in (t for g in subgraphs(node) for t in g.initializer):
+            yield "an initializer", t.name
+
+
+def _names_beside_nodes(
+    graph: onnx.GraphProto, functions: Sequence[onnx.FunctionProto]
+) -> Iterator[tuple[str, str | bytes]]:
     for f in functions:
         yield "a local function", f.name
         yield "a domain", f.domain
         for n in (*f.input, *f.output, *f.attribute):
             yield "an operand", n
-        for node in f.node:
-            for inner in _with_nested(node):
-                yield from _names_of(inner)
     for i in graph.initializer:
         yield "an initializer", i.name
     for v in (*graph.input, *graph.output, *graph.value_info):
@@ -169,10 +199,6 @@ def _names(graph: onnx.GraphProto, functions: Sequence[onnx.FunctionProto]) -> I
             for d in v.type.tensor_type.shape.dim:
                 if d.dim_param:
                     yield "a dimension", d.dim_param
-    for node in nodes_of(graph):
-        yield from _names_of(node)
-        for t in (t for g in subgraphs(node) for t in g.initializer):
-            yield "an initializer", t.name
 
 
 def _names_of(node: onnx.NodeProto) -> Iterator[tuple[str, str | bytes]]:

@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 from planner.errors import InputError
 from planner.frontends.file.checker import subgraphs
-from planner.frontends.file.dtypes import dtype_name
+from planner.frontends.file.dtypes import array_dtype_name, dtype_name
 from planner.frontends.file.parse import captured
 from planner.ir import Op, Tensor
 
@@ -226,7 +226,7 @@ def _constant(node: onnx.NodeProto) -> Source:
             return Source(name, array.shape, "string", fed=False, inline=True)
         case _:
             raise InputError(f"Constant '{name}' holds no value.")
-    return Source(name, array.shape, str(array.dtype), fed=False, value=array, inline=True)
+    return Source(name, array.shape, array_dtype_name(array.dtype), fed=False, value=array, inline=True)
 
 
 def _stored(t: onnx.TensorProto, name: str) -> Source:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import onnx
 from onnx import helper
 
 from planner.frontends.facts.chance import is_drawn
+from planner.frontends.file.dtypes import array_dtype_name
 from planner.frontends.file.nodes import node_of
 from planner.frontends.steps.draft import CONTROL_FLOW, split_type
 from planner.ir import Op
@@ -22,11 +23,14 @@ from planner.ir import Op
 __all__ = ["FOLDED_BYTES", "fold", "fold_shape"]
 
 FOLDED_BYTES = 64 * 1024
+_REMEMBERED_BYTES = 4096  # of operands, up to which results are remembered
 
 # With sub-graphs, or drawn in training; never folded, as what is always drawn.
 _NEVER = CONTROL_FLOW | {"Dropout"}
 
 Array = np.ndarray[Any, Any]
+_Run = tuple[Op, tuple[str, ...], Mapping[str, Array]]  # with the results that are wanted, and the operands
+_Held = TypeVar("_Held")
 
 
 def fold_shape(op: Op, shape: Sequence[int]) -> Array:
@@ -56,24 +60,38 @@ def fold(op: Op, values: Mapping[str, Array], bytes_out: int) -> dict[str, Array
     wanted = [o for o in op.outputs if o]
     plain, names = _renamed(op)
     feeds = {names[t]: values[t] for t in op.inputs if t}
+    run = _Boxed[_Run]((plain, tuple(names[o] for o in wanted), feeds))
+    small = sum(v.nbytes for v in feeds.values()) <= _REMEMBERED_BYTES
+    arrays = _folded(_key(plain), run, _key_of(feeds)) if small else _results(_key(plain), run)
+    return None if arrays is None else dict(zip(wanted, arrays, strict=True))
+
+
+@lru_cache(maxsize=8192)
+def _folded(key: str, run: _Boxed[_Run], feeds: tuple[object, ...]) -> tuple[Array, ...] | None:
+    """Once for each distinct operator and its operands: layers repeat."""
+    return _results(key, run)
+
+
+def _results(key: str, run: _Boxed[_Run]) -> tuple[Array, ...] | None:
+    op, wanted, feeds = run.held
     try:
         with np.errstate(all="ignore"):
-            results = _evaluator(_key(plain), _Boxed(plain)).run([names[o] for o in wanted], feeds)
+            results = _evaluator(key, _Boxed(op)).run(list(wanted), feeds)
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         return None  # what the reference implementation cannot do stays an operator
-    arrays = [np.asarray(r) for r in results]
-    return (
-        None
-        if any(a.dtype == object or a.dtype.kind in "US" for a in arrays)
-        else dict(zip(wanted, arrays, strict=True))
-    )
+    arrays = tuple(np.asarray(r) for r in results)
+    return None if any(a.dtype == object or a.dtype.kind in "US" for a in arrays) else arrays
 
 
-class _Boxed:
-    """Carries an Op past the cache key: equal keys mean equal evaluators."""
+def _key_of(feeds: Mapping[str, Array]) -> tuple[object, ...]:
+    return tuple((name, value.dtype, value.shape, value.tobytes()) for name, value in feeds.items())
 
-    def __init__(self, op: Op) -> None:
-        self.op = op
+
+class _Boxed(Generic[_Held]):
+    """Carries what is looked at past the cache key: equal keys mean equal contents."""
+
+    def __init__(self, held: _Held) -> None:
+        self.held = held
 
     def __hash__(self) -> int:
         return 0
@@ -91,17 +109,17 @@ def _renamed(op: Op) -> tuple[Op, dict[str, str]]:
 
 def _key(op: Op) -> str:
     attributes = [
-        (k, (str(v.dtype), v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v)
+        (k, (array_dtype_name(v.dtype), v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v)
         for k, v in sorted(op.attributes.items(), key=lambda kv: kv[0])
     ]
     return repr((op.type, op.opset, op.inputs, op.outputs, attributes))
 
 
 @lru_cache(maxsize=2048)
-def _evaluator(key: str, boxed: _Boxed) -> Any:
+def _evaluator(key: str, boxed: _Boxed[Op]) -> Any:
     from onnx.reference import ReferenceEvaluator  # slow to import, and many graphs fold nothing
 
-    op = boxed.op
+    op = boxed.held
     empty = onnx.TypeProto()
     graph = helper.make_graph(
         [node_of(op)],

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.frontends.file.dtypes import ELEM_TYPE
+from planner.frontends.file.dtypes import ELEM_TYPE, array_dtype_name
 from planner.frontends.steps.draft import captured_by
 from planner.ir import Op, Role, Tensor
 
@@ -79,7 +79,7 @@ class Sequences:
         return at % count if -count <= at < 0 else at if 0 <= at <= count else None
 
     def _constant(self, name: str, value: Array) -> str:
-        self.tensors[name] = Tensor(name, value.shape, str(value.dtype), Role.CONSTANT, value)
+        self.tensors[name] = Tensor(name, value.shape, array_dtype_name(value.dtype), Role.CONSTANT, value)
         return name
 
     def _value(self, op: Op, k: int) -> Array | None:
