@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from ortools.linear_solver import pywraplp
 
 from planner.clock import Configuration
 from planner.cost_models.pipeline import ChunkTimes, dependencies, is_split, longest_paths, stage_numbers
@@ -108,6 +107,9 @@ class _Program:
         layer = (load.layer[0], *load.split[0]) if self.split else load.layer
         self.layer = np.array(layer) / self.unit  # of a layer by kind of pass
         self.again = np.array((0.0, load.again, 0.0)[: len(layer)]) / self.unit
+        from ortools.linear_solver import pywraplp  # takes a while to load; a first plan is found before
+
+        self.status = pywraplp.Solver
         self.solver = pywraplp.Solver.CreateSolver("GLOP" if like is None else "SCIP")
         least = least_chunk(load, c)
         infinity = self.solver.infinity()
@@ -179,9 +181,9 @@ class _Program:
         shortest = self._meet(best)
         for _ in range(rounds):
             status = self.solver.Solve()
-            if status == pywraplp.Solver.INFEASIBLE:
+            if status == self.status.INFEASIBLE:
                 return Cut(float("inf"), ())
-            if status != pywraplp.Solver.OPTIMAL:  # numerics: the bound of fewer paths holds as well
+            if status != self.status.OPTIMAL:  # numerics: the bound of fewer paths holds as well
                 break
             bound = self.step.solution_value()
             if bound * self.unit >= enough or bound >= shortest * (1 - _CLOSE):
@@ -199,10 +201,10 @@ class _Program:
         self.solver.SetSolverSpecificParametersAsString(_SCIP)
         for _ in range(_ROUNDS_WHOLE):
             status, before = self.solver.Solve(), bound
-            if status == pywraplp.Solver.INFEASIBLE:
+            if status == self.status.INFEASIBLE:
                 return Cut(float("inf"), ())
             bound = max(bound, self.solver.Objective().BestBound())
-            if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
+            if status not in (self.status.OPTIMAL, self.status.FEASIBLE):
                 break
             found = np.array([x.solution_value() for x in (*self.saved, *self.more)])
             seconds = self._meet(found)
