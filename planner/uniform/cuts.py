@@ -34,6 +34,7 @@ _SCIP: Final = "limits/nodes = 100\nlimits/gap = 1e-4\n"  # by nodes, so that it
 _OTHERS: Final = 3
 _SHORTEST: Final = 1e-9  # seconds, of passes that take none
 _GIB: Final = 2.0**30
+_HELD: Final = 1e-6  # GiB, what a linear program takes for satisfied
 _PASSES: Final = 60_000  # of all micro-batches, that are simulated in some hundredths of a second
 
 
@@ -55,17 +56,19 @@ def best_cut(
     handover: float = 0.0,
     *,
     whole: bool = False,
+    known: float = 0.0,
     rounds: int = _ROUNDS,
 ) -> Cut | None:
     """Over all cuts of the family of `c` whose ranks hold `limit` bytes at most, and whose passes take less than
     `enough` seconds: inf where there is none, and not looked for beyond that.  None where the pipeline has too many
     passes.  `handover`: seconds between stages, at least; `whole`: every chunk has whole layers, which takes longer to
-    find; `rounds`: after how many the bound so far is taken."""
+    find; `known`: seconds that they take at least, as is known: no bound below is looked for; `rounds`: after how many
+    the bound so far is taken."""
     kinds = 3 if is_split(c.order) else 2
     if c.passes * c.pp * c.virtual_stages * kinds > _PASSES:
         return None
     program = _Program(load, c, limit, enough, handover)
-    cut = program.solved(enough, rounds)
+    cut = program.solved(enough, rounds, known)
     if not whole or cut.seconds >= enough or not has_whole(load, c):
         return cut
     return _Program(load, c, limit, enough, handover, like=program).solved_whole(enough, cut)
@@ -173,12 +176,12 @@ class _Program:
                 rooms.append(room[d] / _GIB)
         return np.array(rows), np.array(rooms)
 
-    def solved(self, enough: float, rounds: int) -> Cut:
+    def solved(self, enough: float, rounds: int, known: float = 0.0) -> Cut:
         """Paths are met between the solution and the best cut simulated so far, which takes fewer rounds than at the
         solution itself (Ben-Ameur and Neto 2007)."""
         bound = 0.0
         best = np.concatenate([np.full(self.count, self.load.layers / self.count), np.zeros(self.count)])
-        shortest = self._meet(best)
+        shortest, held = self._meet(best), self._holds(best)
         for _ in range(rounds):
             status = self.solver.Solve()
             if status == self.status.INFEASIBLE:
@@ -186,13 +189,16 @@ class _Program:
             if status != self.status.OPTIMAL:  # numerics: the bound of fewer paths holds as well
                 break
             bound = self.step.solution_value()
-            if bound * self.unit >= enough or bound >= shortest * (1 - _CLOSE):
+            if bound * self.unit >= enough or (held and bound >= shortest * (1 - _CLOSE)):
                 break
             found = np.array([x.solution_value() for x in (*self.saved, *self.more)])
-            between = _TOWARDS * found + (1 - _TOWARDS) * best
+            # Where the best so far holds too much, nothing between it and the solution need fit.
+            between = _TOWARDS * found + (1 - _TOWARDS) * best if held else found
             seconds = self._meet(between)
-            if seconds < shortest and self._holds(between):
-                best, shortest = between, seconds
+            if (seconds < shortest or not held) and self._holds(between):
+                best, shortest, held = between, seconds, True
+                if shortest * self.unit <= known:  # no cut's bound is above what one of them takes
+                    break
         return Cut(bound * self.unit * (1 - _ROUNDING), self._whole(best[: self.count] + best[self.count :]))
 
     def solved_whole(self, enough: float, parts: Cut) -> Cut:
@@ -219,7 +225,7 @@ class _Program:
 
     def _holds(self, layers: np.ndarray) -> bool:
         """Whether the ranks have room for it."""
-        return bool((self.rows @ layers <= self.rooms).all()) if len(self.rows) else True
+        return bool((self.rows @ layers <= self.rooms + _HELD).all()) if len(self.rows) else True
 
     def _meet(self, layers: np.ndarray) -> float:
         """Units that a cut takes, simulated; the longest paths there are added."""

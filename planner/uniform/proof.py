@@ -226,7 +226,8 @@ class _Proof:
             self.cut += c.shard_ranks is None
             once = least_once(load, c, self.profile)
             below, handover = self._step / (1 - LONGER) - once, self._handover(c, exact=False)
-            cut = best_cut(load, c, self.limit, below, handover, rounds=_ROUNDS_ESTIMATED)
+            known = bound / (1 - LONGER) - once
+            cut = best_cut(load, c, self.limit, below, handover, known=known, rounds=_ROUNDS_ESTIMATED)
             if cut is not None:
                 bound = max(bound, (cut.seconds + once) * (1 - LONGER))
         self._push(bound, self._exactly, c)

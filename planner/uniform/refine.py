@@ -4,7 +4,8 @@ The fastest uniform configurations are the beginning of a search by single chang
 one makes the step shorter and fits:
 
 - where stages begin: a layer moves from a rank of the pipeline that computes longest to another, so that embedding and
-  loss, which stand on the first and the last chunk, weigh as much as the layers there;
+  loss, which stand on the first and the last chunk, weigh as much as the layers there; where nothing else helps, it
+  moves between chunks of one rank;
 - how many blocks run again: no more than memory asks for, on all ranks or on each stage by itself; or what runs again
   is something else, or, where the space has it, waits in the host's memory instead;
 - over how many ranks ZeRO divides: groups within a server exchange faster, and hold more.
@@ -14,7 +15,8 @@ So the result is never slower than the configuration that it began with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from planner.clock import Configuration, predict
@@ -32,6 +34,7 @@ __all__ = ["least_share", "refined"]
 
 _ROUNDS: Final = 24  # changes one after the other
 _MOVES: Final = 12  # of a layer that are played in each round, the most promising ones
+_PAIRS: Final = 32  # of chunks of one rank, between which a layer moves
 _LEAST: Final = 1e-6  # of a step, that a change has to save
 
 
@@ -47,21 +50,37 @@ def refined(
     """The fastest configuration that single changes lead to, whose fullest device holds at most `limit` bytes and which
     the space's framework can express; `layouts`: also by changes after which tensors are to be laid out anew."""
     for _ in range(_ROUNDS):
-        best = scored
-        for c in _changed(sample, space, limit, scored.configuration, layouts=layouts):
-            if stopped():
-                break
-            below = best.prediction.step_time_s * (1 - _LEAST)
-            other_mesh = c.shard_ranks != scored.configuration.shard_ranks  # whose layout takes longest to find
-            if other_mesh and sample.follows(c) and _estimated(sample, c) * (1 - LONGER) >= below:
-                continue
-            found = _played(sample, space, limit, c)
-            if found is not None and found.prediction.step_time_s < below:
-                best = found
+        changed = _changed(sample, space, limit, scored.configuration, layouts=layouts)
+        best = _best(sample, space, limit, scored, changed, stopped)
+        if best is scored:
+            best = _best(sample, space, limit, scored, _within_ranks(sample, scored.configuration), stopped)
         if best is scored:
             break
         scored = best
     return scored
+
+
+def _best(
+    sample: Sample,
+    space: Space,
+    limit: int | None,
+    scored: Scored,
+    changed: Iterable[Configuration],
+    stopped: Callable[[], bool],
+) -> Scored:
+    """The fastest that fits, of a configuration and these changes to it."""
+    best = scored
+    for c in changed:
+        if stopped():
+            break
+        below = best.prediction.step_time_s * (1 - _LEAST)
+        other_mesh = c.shard_ranks != scored.configuration.shard_ranks  # whose layout takes longest to find
+        if other_mesh and sample.follows(c) and _estimated(sample, c) * (1 - LONGER) >= below:
+            continue
+        found = _played(sample, space, limit, c)
+        if found is not None and found.prediction.step_time_s < below:
+            best = found
+    return best
 
 
 def _estimated(sample: Sample, c: Configuration) -> float:
@@ -119,6 +138,19 @@ def _cuts(workload: Workload, c: Configuration, sample: Sample) -> Iterator[Conf
         yield with_stage_layers(workload, c, level)
     for _, moved in sorted(moves)[:_MOVES]:
         yield with_stage_layers(workload, c, moved)
+
+
+def _within_ranks(sample: Sample, c: Configuration) -> Iterator[Configuration]:
+    """With one layer moved to the next chunk of the same rank, or back: it computes as long, and at other times."""
+    if c.pp == 1 or c.virtual_stages == 1:
+        return
+    workload = sample.workload(c)
+    sizes = _sizes(workload, c)
+    pairs = (pair for d in range(c.pp) for pair in itertools.pairwise(chunks_of(c, d)))
+    for one, next_one in itertools.islice(pairs, _PAIRS):
+        for a, b in ((one, next_one), (next_one, one)):
+            if sizes[a] > 1:
+                yield with_stage_layers(workload, c, _moved(sizes, a, b))
 
 
 def _seconds(workload: Workload, c: Configuration, sample: Sample, sizes: Sequence[int]) -> list[float]:

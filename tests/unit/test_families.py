@@ -11,6 +11,7 @@ from itertools import combinations
 from math import floor, inf
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from planner.builder import build
@@ -21,9 +22,9 @@ from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
 from planner.planning.schemes import parse_strategy, spelled
 from planner.uniform import Sample, Space, best_of, configurations, prove, refined
-from planner.uniform.cuts import best_cut
+from planner.uniform.cuts import _Program, best_cut
 from planner.uniform.families import LEAST_CHUNK, dealt, held_evenly, least_once, least_seconds
-from planner.uniform.load import least_handover, load_of
+from planner.uniform.load import Load, least_handover, load_of
 from planner.uniform.loads import Loads
 from planner.uniform.space import groups, levels, schedules
 
@@ -180,6 +181,53 @@ def test_no_cut_into_whole_layers_is_faster_than_the_bound(schedule: str, micro_
             assert whole is not None
             assert parts.seconds * (1 - 2e-5) <= whole.seconds
             assert whole.seconds + once <= best * (1 + 1e-9)
+
+
+def with_wide_logits(share: float) -> tuple[Configuration, Load, float]:
+    """Stages of a model whose logits weigh as much as several layers, and a share of what an even cut holds."""
+    sizes = {"layers": 16, "hidden": 1024, "heads": 16, "vocab": 128_000, "seq": 512, "attention": "fused", "batch": 32}
+    sample = Sample(import_bytes(build("gpt", sizes).SerializeToString(), name="gpt"), MACHINES["h100"])
+    c = parse_strategy("megatron:dp=2,pp=4,micro_batch=1", devices=8, batch=32)
+    workload = sample.workload(c)
+    limit = share * predict(workload, c, sample.profile).allocated_bytes
+    return c, load_of(workload, c, sample.profile), limit
+
+
+def test_the_best_cut_is_found_where_an_even_one_holds_too_much() -> None:
+    """Cuts were simulated half way to the even one, which led nowhere, and the bound was a weak one."""
+    c, load, limit = with_wide_logits(0.9)
+    program = _Program(load, c, limit, inf, 1e-5)
+    cut = program.solved(inf, 30)
+    assert len(program.rows)
+    even = np.concatenate([np.full(c.pp, load.layers / c.pp), np.zeros(c.pp)])
+    assert not program._holds(even)
+    # What the program's own solution takes is hardly more than its bound: no cut is bounded closer.
+    assert program.solver.Solve() == program.status.OPTIMAL
+    found = np.array([x.solution_value() for x in (*program.saved, *program.more)])
+    assert program._holds(found)
+    assert program._meet(found) * program.unit <= cut.seconds * 1.002
+
+
+@pytest.mark.parametrize("share", [0.5, 0.98, 1.1])
+def test_a_cut_is_not_bounded_below_what_is_known(share: float) -> None:
+    """Where what is known is above what the best cut takes, fewer cuts are simulated, and the bound holds as well."""
+    c, load, _ = with_wide_logits(1.0)
+    met: list[float] = []
+
+    def simulated(known: float) -> tuple[float, int]:
+        before = len(met)
+        cut = best_cut(load, c, None, inf, 1e-5, known=known)
+        assert cut is not None
+        return cut.seconds, len(met) - before
+
+    meet = _Program._meet
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Program, "_meet", lambda self, layers: met.append(0.0) or meet(self, layers))
+        best, rounds = simulated(0.0)
+        found, fewer = simulated(best * share)
+    assert found <= best * (1 + 1e-9)
+    assert (found == pytest.approx(best)) == (share < 1)
+    assert (fewer < rounds) == (share > 1)
 
 
 def test_what_is_proven_names_no_configuration_that_is_ruled_out() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from planner.builder import build
 from planner.clock import Configuration, predict
 from planner.cost_models import load_profile
+from planner.cost_models.pipeline import stage_numbers
 from planner.emit import unsupported
 from planner.emit.uniform import Model
 from planner.frontends import import_bytes
@@ -52,6 +53,23 @@ def test_no_change_makes_a_step_longer_or_breaks_the_limit(strategy: str, device
         assert found.prediction == predict(sample_of().workload(c), c, MACHINE), "played as it is"
         assert sum(c.stage_layers or (8,)) == 8
         assert parse_strategy(spelled(c), devices=devices, batch=32) == c.with_(precision="bf16")
+
+
+@pytest.mark.parametrize("strategy", ["pp=2,vpp=2", "pp=2,schedule=zb-v", "pp=2,vpp=4"])
+def test_no_layer_that_moves_between_chunks_of_a_rank_makes_what_is_found_faster(strategy: str) -> None:
+    sample = sample_of(12)
+    found = refined(sample, Space(2, 32, 12, experts=False), None, scored(strategy, 2, layers=12))
+    c = found.configuration
+    sizes = c.stage_layers or (12 // (2 * c.virtual_stages),) * (2 * c.virtual_stages)
+    tried = 0
+    for rank in stage_numbers(c.order, 2, c.virtual_stages):
+        for a, b in [*pairwise(rank), *((b, a) for a, b in pairwise(rank))]:
+            if sizes[a] > 1:
+                moved = tuple(n - (k == a) + (k == b) for k, n in enumerate(sizes))
+                other = predict(sample.workload(c), c.with_(stage_layers=moved), MACHINE)
+                assert other.step_time_s >= found.prediction.step_time_s * (1 - 1e-6)
+                tried += 1
+    assert tried
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
