@@ -54,7 +54,7 @@ def import_with_own(
     fuse_experts(draft)
     graph = _freeze(draft, said, bound=bool(sizes))
     if batch is None:
-        return mark_parts(graph), None if sizes else graph
+        return mark_parts(graph), (None if sizes else graph)
     return (mark_parts(graph), None) if batch_used else (of_batch(graph, batch), graph)
 
 

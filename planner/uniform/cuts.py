@@ -30,7 +30,7 @@ _ROUNDS_WHOLE: Final = 6
 _LEAST_RISE: Final = 5e-5  # relative: where a round of whole layers raises the bound by less, it is the last
 _CHUNKS_WHOLE: Final = 32  # beyond that an integer program takes seconds for each step of its bound
 _ROUNDING_WHOLE: Final = 1e-5  # what an integer program takes for satisfied
-_SCIP: Final = "limits/nodes = 100\nlimits/gap = 1e-4\n"  # by nodes, so that it ends the same way every time
+_SCIP: Final = "limits/nodes = 300\nlimits/gap = 1e-4\n"  # by nodes, so that it ends the same way every time
 _OTHERS: Final = 3
 _SHORTEST: Final = 1e-9  # seconds, of passes that take none
 _GIB: Final = 2.0**30

