@@ -30,7 +30,7 @@ from .overlap import (
     zero3_forward,
 )
 from .run import Pass, PipelineCost, PipelineRun, Timeline
-from .simulate import longest_paths, pipeline_seconds, simulate
+from .simulate import longest_path, pipeline_seconds, simulate
 
 __all__ = [
     "SCHEDULES",
@@ -50,7 +50,7 @@ __all__ = [
     "holders_of_chunks",
     "interleaved_group",
     "is_split",
-    "longest_paths",
+    "longest_path",
     "pipeline_seconds",
     "simulate",
     "stage_numbers",

@@ -23,7 +23,7 @@ from .chunk import ChunkTimes
 from .dependencies import Dependencies, dependencies
 from .run import PipelineCost, PipelineRun, Timeline
 
-__all__ = ["longest_paths", "pipeline_seconds", "simulate"]
+__all__ = ["longest_path", "pipeline_seconds", "simulate"]
 
 Chunks = tuple[tuple[ChunkTimes, ...], ...]
 
@@ -106,13 +106,13 @@ def pipeline_seconds(
     return _cost(schedule, *_checked(chunks, micro_batches, transfer_s), overlapped)
 
 
-def longest_paths(
+def longest_path(
     schedule: str, chunks: Sequence[Sequence[ChunkTimes]], micro_batches: int, transfer_s: float = 0.0
-) -> tuple[float, NDArray[np.int64], NDArray[np.int64]]:
-    """The seconds of a step whose transfers run beside computing, and for each device the longest path to its last
-    pass: how many passes it has of each kind of each chunk, (paths, devices, kinds, chunks), kinds F and B, or F, B and
-    W where the schedule splits the backward pass; and how many transfers, (paths,).  A step with other chunks takes at
-    least what the passes and the transfers of a path take there.
+) -> tuple[float, NDArray[np.int64], int]:
+    """The seconds of a step whose transfers run beside computing, and the longest path through it: how many passes it
+    has of each kind of each chunk, (devices, kinds, chunks), kinds F and B, or F, B and W where the schedule splits the
+    backward pass; and how many transfers.  A step with other chunks takes at least what the passes and the transfers of
+    the path take there.
 
     Arguments and errors as of `simulate`.
     """
@@ -121,21 +121,17 @@ def longest_paths(
     passes, ends = timed.passes, timed.ends
     previous, source, place, crosses = passes.rows
     lag = timed.lag.tolist()
-    found: list[list[int]] = []
-    crossed: list[int] = []
-    for at in passes.last:
-        counts, over = [0] * len(timed.compute), 0
-        while at >= 0:
-            counts[place[at]] += 1
-            if ends[previous[at]] >= ends[source[at]] + lag[at]:
-                at = previous[at]
-            else:
-                over += crosses[at]
-                at = source[at]
-        found.append(counts)
-        crossed.append(over)
-    shape = passes.devices, passes.devices, passes.kinds, passes.chunks
-    return max(ends), np.array(found, np.int64).reshape(shape), np.array(crossed, np.int64)
+    counts, crossed = [0] * len(timed.compute), 0
+    at = max(passes.last, key=lambda last: ends[last])
+    while at >= 0:
+        counts[place[at]] += 1
+        if ends[previous[at]] >= ends[source[at]] + lag[at]:
+            at = previous[at]
+        else:
+            crossed += crosses[at]
+            at = source[at]
+    found = np.array(counts, np.int64).reshape(passes.devices, passes.kinds, passes.chunks)
+    return max(ends), found, crossed
 
 
 @lru_cache(maxsize=4096)

@@ -4,22 +4,23 @@ The step of a schedule is its longest path through passes, so it is a maximum of
 of each chunk, and convex.  Kelley's cutting planes find its least value: the linear program over the paths met so far
 bounds every cut from below; its solution is simulated, and the path that is longest there is met next.  Layers may be
 parts, which only lowers the bound; where it is worth while an integer program over the same paths has whole layers.
+A path is one of the schedule, whatever its passes take: those that decided in one family are begun with in the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from planner.clock import Configuration
-from planner.cost_models.pipeline import ChunkTimes, dependencies, is_split, longest_paths, stage_numbers
+from planner.cost_models.pipeline import ChunkTimes, dependencies, is_split, longest_path, stage_numbers
 from planner.uniform.families import layers_of_ranks, least_chunk
 from planner.uniform.load import Load, room_of_ranks, static_bytes
 
-__all__ = ["Cut", "best_cut", "has_whole"]
+__all__ = ["Cut", "Paths", "best_cut", "has_whole"]
 
 _ROUNDS: Final = 60
 _TOWARDS: Final = 0.5
@@ -34,6 +35,7 @@ _SCIP: Final = "limits/nodes = 300\nlimits/gap = 1e-4\n"  # by nodes, so that it
 _OTHERS: Final = 3
 _SHORTEST: Final = 1e-9  # seconds, of passes that take none
 _GIB: Final = 2.0**30
+_DECIDING: Final = 1e-6  # relative, how much shorter than the step a path may be that decides on it
 _HELD: Final = 1e-6  # GiB, what a linear program takes for satisfied
 _PASSES: Final = 60_000  # of all micro-batches, that are simulated in some hundredths of a second
 
@@ -48,6 +50,17 @@ class Cut:
     others: tuple[tuple[int, ...], ...] = ()
 
 
+_Path = tuple[np.ndarray, int]  # passes by chunk and kind, and how often it goes from one stage to the next
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """By schedule: the paths that were longest at the best cuts so far, and the last of these cuts."""
+
+    deciding: dict[Hashable, list[_Path]] = field(default_factory=dict)
+    cut: dict[Hashable, np.ndarray] = field(default_factory=dict)
+
+
 def best_cut(
     load: Load,
     c: Configuration,
@@ -55,20 +68,21 @@ def best_cut(
     enough: float,
     handover: float = 0.0,
     *,
+    paths: Paths | None = None,
     whole: bool = False,
     known: float = 0.0,
     rounds: int = _ROUNDS,
 ) -> Cut | None:
     """Over all cuts of the family of `c` whose ranks hold `limit` bytes at most, and whose passes take less than
     `enough` seconds: inf where there is none, and not looked for beyond that.  None where the pipeline has too many
-    passes.  `handover`: seconds between stages, at least; `whole`: every chunk has whole layers, which takes longer to
+    passes.  `handover`: seconds between stages, at least; `paths`: to begin with, and to add to; `whole`: every chunk has whole layers, which takes longer to
     find; `known`: seconds that they take at least, as is known: no bound below is looked for; `rounds`: after how many
     the bound so far is taken."""
     kinds = 3 if is_split(c.order) else 2
     if c.passes * c.pp * c.virtual_stages * kinds > _PASSES:
         return None
     program = _Program(load, c, limit, enough, handover)
-    cut = program.solved(enough, rounds, known)
+    cut = program.solved(enough, rounds, known, paths or Paths())
     if not whole or cut.seconds >= enough or not has_whole(load, c):
         return cut
     return _Program(load, c, limit, enough, handover, like=program).solved_whole(enough, cut)
@@ -128,7 +142,8 @@ class _Program:
         self.solver.Add(sum(self.saved) + sum(self.more) == load.layers)
         self._whole_layers(limit, enough)
         self.solver.Minimize(self.step)
-        self.paths: list[tuple[np.ndarray, float]] = []
+        self.paths: list[_Path] = []
+        self.lengths: list[tuple[np.ndarray, float]] = []  # of these: units by layer of each chunk, and beside layers
         self.rows, self.rooms = np.zeros((0, 2 * self.count)), np.zeros(0)
         if limit is not None:
             self.rows, self.rooms = self._memory(room_of_ranks(load, c, limit))
@@ -137,8 +152,8 @@ class _Program:
             for variable, size in zip((*self.saved, *self.more), row.tolist(), strict=True):
                 if size:
                     held.SetCoefficient(variable, size)
-        for passes, sent in [] if like is None else like.paths:
-            self._path(passes, sent)
+        for path in [] if like is None else like.paths:
+            self._path(path)
 
     def _whole_layers(self, limit: float | None, enough: float) -> None:
         """No rank has more layers, which are whole ones, than it has room for and passes within so many seconds."""
@@ -176,11 +191,13 @@ class _Program:
                 rooms.append(room[d] / _GIB)
         return np.array(rows), np.array(rooms)
 
-    def solved(self, enough: float, rounds: int, known: float = 0.0) -> Cut:
+    def solved(self, enough: float, rounds: int, known: float, paths: Paths) -> Cut:
         """Paths are met between the solution and the best cut simulated so far, which takes fewer rounds than at the
         solution itself (Ben-Ameur and Neto 2007)."""
-        bound = 0.0
-        best = np.concatenate([np.full(self.count, self.load.layers / self.count), np.zeros(self.count)])
+        bound, found, key = 0.0, np.zeros(2 * self.count), (self.c.order, self.c.pp, self.c.virtual_stages, self.c.passes)
+        for path in paths.deciding.get(key, ()):
+            self._path(path)
+        best = self._begun(paths.cut.get(key))
         shortest, held = self._meet(best), self._holds(best)
         for _ in range(rounds):
             status = self.solver.Solve()
@@ -189,9 +206,9 @@ class _Program:
             if status != self.status.OPTIMAL:  # numerics: the bound of fewer paths holds as well
                 break
             bound = self.step.solution_value()
+            found = np.array([x.solution_value() for x in (*self.saved, *self.more)])
             if bound * self.unit >= enough or (held and bound >= shortest * (1 - _CLOSE)):
                 break
-            found = np.array([x.solution_value() for x in (*self.saved, *self.more)])
             # Where the best so far holds too much, nothing between it and the solution need fit.
             between = _TOWARDS * found + (1 - _TOWARDS) * best if held else found
             seconds = self._meet(between)
@@ -199,7 +216,18 @@ class _Program:
                 best, shortest, held = between, seconds, True
                 if shortest * self.unit <= known:  # no cut's bound is above what one of them takes
                     break
+        if bound:
+            paths.deciding[key], paths.cut[key] = self._longest(found, bound), best
         return Cut(bound * self.unit * (1 - _ROUNDING), self._whole(best[: self.count] + best[self.count :]))
+
+    def _begun(self, known: np.ndarray | None) -> np.ndarray:
+        """A cut to begin with: the one that is known of another family, or an even one."""
+        even = np.concatenate([np.full(self.count, self.load.layers / self.count), np.zeros(self.count)])
+        if known is None or abs(known.sum() - self.load.layers) > _ROUNDING * self.load.layers:
+            return even
+        if not (self.load.again or self.load.copied):
+            known = np.concatenate([known[: self.count] + known[self.count :], np.zeros(self.count)])
+        return known if self._holds(known) else even
 
     def solved_whole(self, enough: float, parts: Cut) -> Cut:
         """With whole layers in every chunk; `parts`: the best cut without that."""
@@ -228,28 +256,37 @@ class _Program:
         return bool((self.rows @ layers <= self.rooms + _HELD).all()) if len(self.rows) else True
 
     def _meet(self, layers: np.ndarray) -> float:
-        """Units that a cut takes, simulated; the longest paths there are added."""
+        """Units that a cut takes, simulated; the longest path there is added: others of little less lead
+        nowhere much sooner, and each takes its time in the programs."""
         saved, more = layers[: self.count], layers[self.count :]
         times = self.fixed + np.outer(saved + more, self.layer) + np.outer(more, self.again)
         chunks = [[_chunk(np.maximum(times[k], 0.0)) for k in row] for row in self.numbers]
-        seconds, paths, crossed = longest_paths(self.c.order, chunks, self.c.passes, self.handover)
-        _, first = np.unique(paths.reshape(len(paths), -1), axis=0, return_index=True)
-        for counts, transfers in zip(paths[first], crossed[first].tolist(), strict=True):
-            by_chunk = np.zeros((self.count, counts.shape[1]))
-            for (d, place), k in np.ndenumerate(self.numbers):
-                by_chunk[k] = counts[d, :, place]
-            self._path(by_chunk, transfers * self.handover)
+        seconds, passes, crossed = longest_path(self.c.order, chunks, self.c.passes, self.handover)
+        by_chunk = np.zeros((self.count, passes.shape[1]))
+        by_chunk[self.numbers] = passes.transpose(0, 2, 1)
+        self._path((by_chunk, crossed))
         return seconds
 
-    def _path(self, passes: np.ndarray, sent: float) -> None:
-        """The step takes at least so many passes of each chunk and kind, and so many units of handing over."""
-        self.paths.append((passes, sent))
-        row = self.solver.Constraint(float((passes * self.fixed).sum()) + sent, self.solver.infinity())
+    def _path(self, path: _Path) -> None:
+        """The step takes at least its passes of each chunk and kind, and its times of handing over."""
+        passes, crossed = path
+        beside = float((passes * self.fixed).sum()) + crossed * self.handover
+        by_layer = np.concatenate([passes @ self.layer, passes @ (self.layer + self.again)])
+        self.paths.append(path)
+        self.lengths.append((by_layer, beside))
+        row = self.solver.Constraint(beside, self.solver.infinity())
         row.SetCoefficient(self.step, 1.0)
-        for of, layer in ((self.saved, self.layer), (self.more, self.layer + self.again)):
-            for variable, seconds in zip(of, (passes @ layer).tolist(), strict=True):
-                if seconds:
-                    row.SetCoefficient(variable, -seconds)
+        for variable, seconds in zip((*self.saved, *self.more), by_layer.tolist(), strict=True):
+            if seconds:
+                row.SetCoefficient(variable, -seconds)
+
+    def _longest(self, layers: np.ndarray, step: float) -> list[_Path]:
+        """The paths that decide on the step that the program finds for a cut."""
+        return [
+            path
+            for path, (by_layer, beside) in zip(self.paths, self.lengths, strict=True)
+            if by_layer @ layers + beside >= step * (1 - _DECIDING)
+        ]
 
     def _whole(self, layers: np.ndarray) -> tuple[int, ...]:
         """Rounded such that they add up."""

@@ -18,7 +18,7 @@ from planner.clock import Configuration, predict
 from planner.errors import InputError, UsageError
 from planner.uniform.by_stage import fewest_by_stage
 from planner.uniform.coarse import Coarse, ranks_of
-from planner.uniform.cuts import Cut, best_cut, has_whole
+from planner.uniform.cuts import Cut, Paths, best_cut, has_whole
 from planner.uniform.families import dealt, held_evenly, least_in_groups, least_once, least_seconds
 from planner.uniform.found import Scored
 from planner.uniform.load import Load, least_handover
@@ -90,6 +90,7 @@ class _Proof:
         self._rates: dict[object, float] = {}
         self._laid_out: set[Hashable] = set()
         self._tried: set[Configuration] = set()
+        self._paths = Paths()
 
     def run(self) -> Proven:
         for c in self._families():
@@ -227,7 +228,9 @@ class _Proof:
             once = least_once(load, c, self.profile)
             below, handover = self._step / (1 - LONGER) - once, self._handover(c, exact=False)
             known = bound / (1 - LONGER) - once
-            cut = best_cut(load, c, self.limit, below, handover, known=known, rounds=_ROUNDS_ESTIMATED)
+            cut = best_cut(
+                load, c, self.limit, below, handover, paths=self._paths, known=known, rounds=_ROUNDS_ESTIMATED
+            )
             if cut is not None:
                 bound = max(bound, (cut.seconds + once) * (1 - LONGER))
         self._push(bound, self._exactly, c)
@@ -326,7 +329,8 @@ class _Proof:
         if load is None:
             return 0.0, None
         once, less = least_once(load, c, self.profile), 1 - self.loads.slack(c)
-        cut = best_cut(load, c, self.limit, self._step / less - once, self._handover(c, exact=True), whole=whole)
+        below, handover = self._step / less - once, self._handover(c, exact=True)
+        cut = best_cut(load, c, self.limit, below, handover, paths=self._paths, whole=whole)
         return (0.0, None) if cut is None else ((cut.seconds + once) * less, cut)
 
     def _seek(self, bound: float, c: Configuration, cut: Cut | None) -> None:
