@@ -2,6 +2,7 @@
 
 from planner.clock import Configuration, Prediction, predict
 from planner.evaluate.configured import (
+    Prices,
     layout_of,
     program_of_configuration,
     traced_as,
@@ -11,6 +12,7 @@ from planner.evaluate.configured import (
 __all__ = [
     "Configuration",
     "Prediction",
+    "Prices",
     "layout_of",
     "predict",
     "program_of_configuration",

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from planner.clock import Configuration
 from planner.cost_models import HardwareProfile
 from planner.ir import Graph
 from planner.lowering import Program
+from planner.planning.constraints import Constraints
 from planner.planning.execution import runs_blocks_again
 from planner.planning.prescribed import program_of_pins
 from planner.planning.schemes.pins import constraints_of_configuration
-from planner.pricing import Settings
+from planner.pricing import PriceTables, Settings
 from planner.trace import Workload, trace
 
-__all__ = ["layout_of", "program_of_configuration", "traced_as", "workload_of_configuration"]
+__all__ = ["Prices", "layout_of", "program_of_configuration", "traced_as", "workload_of_configuration"]
 
 
 _DEFAULT: Final = Configuration()
@@ -46,15 +48,31 @@ def workload_of_configuration(
 
 
 def program_of_configuration(
-    graph: Graph, c: Configuration, profile: HardwareProfile, source: str = "strategy"
+    graph: Graph, c: Configuration, profile: HardwareProfile, source: str = "strategy", prices: Prices | None = None
 ) -> Program:
     """The program of the plan that `search --strategy` makes of `c`, with blocks that run again where all of them do.
 
-    `graph`: of a micro-batch of all data-parallel ranks together; `source`: what messages call the configuration.
+    `graph`: of a micro-batch of all data-parallel ranks together; `source`: what messages call the configuration;
+    `prices`: of other configurations of this precision and optimizer on the profile, to be added to.
     """
     pins = constraints_of_configuration(graph, c, source)
     settings = Settings(True, c.precision, c.optimizer, recompute=runs_blocks_again(c))
-    return program_of_pins(graph, pins, profile, settings)
+    return program_of_pins(graph, pins, profile, settings, None if prices is None else prices.of(graph, pins))
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """Of configurations that differ in how parameters are stored, and in what runs again, alone: what their operators
+    and the redistributions between them take is the same."""
+
+    _known: dict[object, tuple[PriceTables, Graph, Constraints]] = field(default_factory=dict)
+
+    def of(self, graph: Graph, pins: Constraints) -> PriceTables:
+        # Constraints of one graph share their pins of operators where these are equal.
+        key = id(graph), pins.meshes, id(pins.operators)
+        if key not in self._known:
+            self._known[key] = PriceTables(), graph, pins  # which keep their identity
+        return self._known[key][0]
 
 
 def traced_as(c: Configuration, program: Program, joined: bool = True) -> Workload:

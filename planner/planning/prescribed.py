@@ -9,14 +9,17 @@ from planner.lowering import Program, lower
 from planner.planning.constraints import Constraints, Unfit, apply, contradiction, needed, resolve
 from planner.planning.least_memory import smallest_hubs
 from planner.planning.schemes.model import model_of
-from planner.pricing import Machine, Settings, price
+from planner.pricing import Machine, PriceTables, Settings, price
 from planner.search.solve import solve
 
 __all__ = ["program_of_pins"]
 
 
-def program_of_pins(graph: Graph, pins: Constraints, profile: HardwareProfile, settings: Settings) -> Program:
+def program_of_pins(
+    graph: Graph, pins: Constraints, profile: HardwareProfile, settings: Settings, tables: PriceTables | None = None
+) -> Program:
     """What `planner.planning.make_plan` would lower under these pins, which name one mesh; memory is not looked at.
+    `tables`: prices of the same graph, mesh and pins of operators, to be added to.
 
     InputError where the pins do not fit the mesh.
     """
@@ -25,7 +28,7 @@ def program_of_pins(graph: Graph, pins: Constraints, profile: HardwareProfile, s
     resolved = resolve(pins, graph, rules)
     (mesh,) = (DeviceMesh.of(*sizes) for sizes in pins.meshes)
     machine = Machine(profile, mesh, settings)
-    pinned = apply(price(graph, machine, rules, active, None, allowed=needed(resolved)), resolved)
+    pinned = apply(price(graph, machine, rules, active, None, tables, needed(resolved)), resolved)
     solution = None if isinstance(pinned, Unfit) else solve(pinned.problem)
     if isinstance(pinned, Unfit) or solution is None or solution.cost is None:
         whole = price(graph, machine, rules, active, None)  # with what is offered instead

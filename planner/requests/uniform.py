@@ -217,15 +217,28 @@ class Uniforms:
         """What is found, and seconds that no configuration takes less than, where that was asked for and is known."""
         space, count = replace(self.space, unsupported=words), max(_BEGUN, self.options.top_k)
         tell = self._tell if aloud else lambda first: None
-        found = best_of(self.sample, space, self.limit, count, stopped=self._stopped, first=tell)
-        if aloud and found.best:
-            self.history.step(_step_of(found.best[0]))
-        changed: dict[Configuration, Scored] = {}
+        begun: dict[Configuration, Scored] = {}  # what single changes to a configuration lead to
+
+        def improved(scored: Scored) -> float:
+            c = scored.configuration
+            if c not in begun:
+                if aloud:
+                    self.history.step(_step_of(scored))
+                layouts = len(begun) < _LAID_OUT
+                begun[c] = refined(self.sample, space, self.limit, scored, self._stopped, layouts=layouts)
+                if aloud:
+                    self.history.step(_step_of(begun[c]))
+            return _step_of(begun[c])
+
+        def enough(scored: Scored) -> float:
+            return improved(scored) if alone and len(begun) < _BEGUN else float("inf")
+
+        alone = self.options.top_k == 1  # else configurations are wanted that are slower than the best plan
+        found = best_of(self.sample, space, self.limit, count, stopped=self._stopped, first=tell, improved=enough)
         for n, scored in enumerate(found.best):
-            better = refined(self.sample, space, self.limit, scored, self._stopped, layouts=n < _LAID_OUT)
-            changed.setdefault(better.configuration, better)
-            if aloud:
-                self.history.step(_step_of(better))
+            if not n or not alone or len(begun) < _BEGUN:
+                improved(scored)
+        changed = {better.configuration: better for better in begun.values()}
         bound: float | None = None
         if aloud and changed:  # of a search that was stopped, a short look at the best of what was met
             best = min(changed.values(), key=_step_of)

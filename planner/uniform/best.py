@@ -46,17 +46,26 @@ def best_of(
     count: int = 1,
     stopped: Callable[[], bool] = lambda: False,
     first: Callable[[Scored], None] = lambda scored: None,
+    improved: Callable[[Scored], float] = lambda scored: float("inf"),
 ) -> Found:
     """The `count` fastest configurations of the space whose fullest device holds at most `limit` bytes; of those met
-    until `stopped`.  `first` is called with one that fits, soon."""
-    return _Search(sample, space, limit, count, stopped).run(first)
+    until `stopped`.  `first` is called with one that fits, soon; `improved` with each that is the fastest so far: the
+    seconds of a step that changes to it lead to, from which on no other is looked for."""
+    return _Search(sample, space, limit, count, stopped, improved).run(first)
 
 
 class _Search:
     def __init__(
-        self, sample: Sample, space: Space, limit: int | None, count: int, stopped: Callable[[], bool]
+        self,
+        sample: Sample,
+        space: Space,
+        limit: int | None,
+        count: int,
+        stopped: Callable[[], bool],
+        improved: Callable[[Scored], float],
     ) -> None:
         self.sample, self.space, self.limit, self.count, self.stopped = sample, space, limit, count, stopped
+        self.improved, self._enough = improved, float("inf")
         self.profile = sample.profile
         self.best: list[Scored] = []
         self.refused: Counter[str] = Counter()
@@ -152,7 +161,8 @@ class _Search:
 
     def _last(self) -> float:
         """The step from which on a configuration is not among those asked for."""
-        return self.best[-1].prediction.step_time_s if len(self.best) == self.count else float("inf")
+        last = self.best[-1].prediction.step_time_s if len(self.best) == self.count else float("inf")
+        return min(last, self._enough)
 
     def _ranks(self, bound: float, item: tuple[Ranks, _Groups]) -> None:
         """Bounds all configurations of some ranks by a large micro-batch."""
@@ -286,9 +296,12 @@ class _Search:
         slower = [s for s in self.best if _over_all(s.configuration) == alike]
         if any(s.prediction.step_time_s <= prediction.step_time_s for s in slower):
             return
-        self.best = [*(s for s in self.best if s not in slower), Scored(c, prediction)]
+        played = Scored(c, prediction)
+        self.best = [*(s for s in self.best if s not in slower), played]
         self.best.sort(key=lambda s: s.prediction.step_time_s)
         del self.best[self.count :]
+        if self.best[0] is played and (own := self._laid_out(played)) is not None:
+            self._enough = min(self._enough, self.improved(own))
 
     def _laid_out(self, scored: Scored) -> Scored | None:
         """By its own layout, where that was taken from another; None where it does not fit after all."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ from typing import Final
 from planner.clock import CONTEXTS, Configuration, Context
 from planner.cost_models import HardwareProfile
 from planner.errors import InputError, PlannerError, UsageError
-from planner.evaluate import layout_of, program_of_configuration, traced_as
+from planner.evaluate import Prices, layout_of, program_of_configuration, traced_as
 from planner.frontends.resized.rebind import batch_axes, named_alike, rebind
 from planner.frontends.resized.siblings import cut_layers, removable_runs
 from planner.ir import DeviceMesh, Graph
@@ -60,6 +61,8 @@ class Sample:
         self._workloads: dict[Configuration, Workload | PlannerError] = {}
         self._estimated: dict[Configuration, Workload | PlannerError] = {}
         self._programs: dict[object, list[Program]] = defaultdict(list)
+        self._laid_out: dict[object, Configuration] = {}  # of which there is a program
+        self._prices = Prices()
         self._groups = Groups(profile)
         self._alike_in_groups: dict[tuple[int, int], bool] = {}
 
@@ -120,8 +123,8 @@ class Sample:
             return self.traced(c, self._alike(c))
         return _with_ranks(self.estimated(few), c.dp // c.ep, c.micro_batch * c.dp, divided=c.zero > 0)
 
-    def _program(self, c: Configuration) -> Program:
-        return program_of_configuration(self.at(c.micro_batch * c.dp), c, self.profile)
+    def _program(self, c: Configuration, prices: Prices | None = None) -> Program:
+        return program_of_configuration(self.at(c.micro_batch * c.dp), c, self.profile, prices=prices)
 
     def _alike(self, c: Configuration) -> Program:
         """The program of `c`, by that of a configuration of the same kinds of parallelism where there is one."""
@@ -130,16 +133,22 @@ class Sample:
         one = c.micro_batch == 1 and (c.cp > 1 or c.sequence_parallel)
         inner = (c.tp, c.cp) if c.exchanges_heads else (c.cp, c.tp)
         travel = inner if self._by_size else tuple(n > 1 for n in inner)
-        kinds = travel, c.context, c.ep > 1, c.dp > c.ep, c.zero, c.sequence_parallel, c.recompute, one
+        operators = travel, c.context, c.ep > 1, c.dp > c.ep, c.sequence_parallel, one
+        kinds = operators, c.zero, c.recompute
         sizes = [n for n in (c.dp // c.ep, c.ep, *inner) if n > 1] or [1]
         graph, mesh = self.at(c.micro_batch * c.dp), DeviceMesh.of(*sizes)
-        for known in self._programs[kinds]:  # of one sample, dimensions go by other names
+        programs = self._programs[kinds]
+        if not programs and (like := self._laid_out.get(operators)) is not None:
+            # Where only parameters are stored otherwise, or other blocks run again, prices are those of `like`.
+            with suppress(UsageError, InputError):
+                programs.append(self._program(like.with_(zero=c.zero, recompute=c.recompute), self._prices))
+        for known in programs:  # of one sample, dimensions go by other names
             found = resized(known, graph, mesh)
             if found is not None:
                 return found
-        made = self._program(c)
-        self._programs[kinds].append(made)
-        return made
+        programs.append(self._program(c, self._prices))
+        self._laid_out.setdefault(operators, c)
+        return programs[-1]
 
     @cached_property
     def _by_size(self) -> bool:
