@@ -88,6 +88,7 @@ class _Judge:
     def __init__(self, found: Found, request: Request, control: Control, limit: int | None) -> None:
         self.found, self.request, self.control, self.limit = found, request, control, limit
         self.best: dict[int, Finalist] = {}  # by the option's place
+        self.left = float("inf")  # the least bound of options that were not searched
         known, unit_s = request.known_step_s, request.profile.price_resolution_s
         self.known_step = float("inf") if known is None else known / unit_s
         self.bounds = [
@@ -103,6 +104,8 @@ class _Judge:
                 self._take(self._played(option, option.solution.choice))
         if not hurry and self.request.execution is None:
             open_ = [k for k, o in enumerate(options) if o.search is not None and not (o.infeasible or o.overfull)]
+            left = (self.bounds[k] for k, o in enumerate(options) if o.search is None and o.priced is not None)
+            self.left = min(left, default=float("inf"))
             for k in sorted(open_, key=lambda k: self.bounds[k]):
                 self._weigh(k)
                 self._bound_what_fits(k)
@@ -186,7 +189,8 @@ class _Judge:
             choice = states
 
     def _bound_what_fits(self, place: int) -> None:
-        """Bounds an option closer where memory binds, of which no plan is known; the bounds before hold without it."""
+        """Bounds an option closer where memory binds, of which no plan is known; the bounds before hold without it.  A
+        bound above that of what is left open says nothing more of all together."""
         option = self.found.options[place]
         assert option.priced is not None
         assert option.search is not None
@@ -194,7 +198,7 @@ class _Judge:
         if place in self.best or reduced is None or not len(reduced.limits):
             return
         costly = _costly(option)
-        enough = self._last() * (1 - _NEAR if costly else 1.0)
+        enough = min(self.left, self._last() * (1 - _NEAR if costly else 1.0))
         if self.bounds[place] < enough and not (costly and _waits_for_host(option.priced, cheapest(option))):
             inner = Control(self.control.left, cancel=self.control.cancel)
             self.bounds[place] = max(self.bounds[place], least_step_that_fits(option, inner, enough))

@@ -94,10 +94,11 @@ class _Outer:
         assert option.priced is not None
         axes, inner = len(option.mesh.axes), Control(control.left, cancel=control.cancel)
         narrow, closed = axes < self.wide_from, self.known_step * (1 - closed_gap(option.priced))
-        option.step_bound, narrow = least_step(option, inner, closed, narrow=narrow)
+        worth = min(closed, self.known_step * (1 - _WORTH_CLOSE))  # where elimination is too wide
+        option.step_bound, narrow = least_step(option, inner, closed if narrow else worth, narrow=narrow)
         if not narrow:
             self.wide_from = min(self.wide_from, axes)
-        if option.step_bound < (closed if narrow else min(closed, self.known_step * (1 - _WORTH_CLOSE))):
+        if option.step_bound < (closed if narrow else worth):
             return True
         control.say(f"{option}: a step takes at least {option.step_bound * self.unit_s:.6g} s")
         return False

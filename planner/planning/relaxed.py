@@ -31,13 +31,15 @@ def closed_gap(priced: PricedProblem) -> float:
     return _CLOSED if len(priced.op_nodes) < LARGE else _CLOSED_LARGE
 
 
-def search_relaxed(option: Option, relaxed: Relaxation, control: Control, solver: SolverName = "auto") -> Search:
+def search_relaxed(
+    option: Option, relaxed: Relaxation, control: Control, solver: SolverName = "auto", *, prune: bool = True
+) -> Search:
     """The search of an objective of other weights.  Where memory rules something out, or that is not known, its rows
-    are left out: what is best without them bounds all the more."""
+    are left out: what is best without them bounds all the more.  `prune` as of `planner.search.reduction.presolve`."""
     reduced = None if option.search is None else option.search.reduced
     free = option.search is None or (reduced is not None and len(reduced.limits) > 0)
     problem = replace(relaxed.problem, limit=None) if free else relaxed.problem
-    return Search(problem, control, solver=solver, like=reduced)
+    return Search(problem, control, solver=solver, like=reduced, prune=prune)
 
 
 def least_step(option: Option, control: Control, enough: float, *, narrow: bool) -> tuple[int, bool]:
@@ -45,9 +47,14 @@ def least_step(option: Option, control: Control, enough: float, *, narrow: bool)
     elimination was narrow enough for it, which is not tried where `narrow` is false."""
     assert option.priced is not None
     relaxed = relaxation(option.priced, Weights(1.0, held_up(option.priced, cheapest(option))))
-    search = search_relaxed(option, relaxed, control)
-    search.glance(narrow=narrow, enough=enough - relaxed.constant)
-    return relaxed.bound(search.bound), search.rounds is None
+    # Messages on a problem as it stands take less time than to make it smaller, and are often enough.
+    for prune in (True,) if narrow else (False, True):
+        search = search_relaxed(option, relaxed, control, prune=prune)
+        search.glance(narrow=narrow, enough=enough - relaxed.constant)
+        bound = relaxed.bound(search.bound)
+        if bound >= enough:
+            break
+    return bound, search.rounds is None
 
 
 def least_step_that_fits(option: Option, control: Control, enough: float) -> int:

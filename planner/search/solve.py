@@ -48,10 +48,11 @@ class Search(State):
         start: Sequence[int] | None = None,
         tolerance: float = 0.0,
         like: Reduced | None = None,
+        prune: bool = True,
     ) -> None:
-        """`like`: as of `presolve`.  UsageError where there is no such solver, or it cannot run here."""
+        """`like`, `prune`: as of `presolve`.  UsageError where there is no such solver, or it cannot run here."""
         self._by = find(solver)
-        super().__init__(problem, control, solver, start=start, tolerance=tolerance, like=like)
+        super().__init__(problem, control, solver, start=start, tolerance=tolerance, like=like, prune=prune)
 
     def glance(self, *, choose: bool = False, narrow: bool = True, enough: float = math.inf) -> None:
         """A first bound, in about the time that pricing takes; often it is the optimum already.  `choose` asks for a

@@ -34,8 +34,9 @@ class State:
         start: Sequence[int] | None = None,
         tolerance: float = 0.0,
         like: Reduced | None = None,
+        prune: bool = True,
     ) -> None:
-        """`like`: as of `presolve`."""
+        """`like`, `prune`: as of `presolve`."""
         self.problem, self.control, self.solver, self.tolerance = problem, control, solver, tolerance
         self.used: str = solver
         self.choice: tuple[int, ...] | None = None
@@ -51,7 +52,7 @@ class State:
             self.infeasible, self.memory_bound = True, least
             return
         try:
-            self.reduced = presolve(problem, like=like)
+            self.reduced = presolve(problem, like=like, prune=prune)
         except Infeasible:
             self.impossible()
             return
