@@ -219,7 +219,8 @@ class Prepared:
         plans = (planned, *planned.others)
         # Each of the others is what a search of its own mesh finds.
         requests = (request, *(request.model_copy(update={"mesh": str(p.mesh)}) for p in planned.others))
-        texts = [plan_text(self._describe(p, pipeline, r)) for p, r in zip(plans, requests, strict=True)]
+        described = [self._describe(p, pipeline, r) for p, r in zip(plans, requests, strict=True)]
+        texts = [plan_text(plan) for plan in described]
         cancelled = control.cancel.is_set()
         prescribed = self.options.strategy is not None or pipeline is not None
         messages = [] if prescribed else [f"warning: {w}" for w in planned.warnings]
@@ -230,9 +231,8 @@ class Prepared:
         if self.training:
             messages += [f"note: {line}" for line in frozen_statistics(self.graph)]
         samples = self.parts.batch or first_size(self.graph) or 0
-        read = [PlanDocument.model_validate_json(text) for text in texts]
-        documents = tuple(self._figured(p, pipeline, plan, samples) for p, plan in zip(plans, read, strict=True))
-        lines = [*headline(planned, read[0], documents[0]), *outcome(planned, pipeline)]
+        documents = tuple(self._figured(p, pipeline, plan, samples) for p, plan in zip(plans, described, strict=True))
+        lines = [*headline(planned, described[0], documents[0]), *outcome(planned, pipeline)]
         shown = details(planned, pipeline)
         return Answer(
             tuple(texts), documents, "\n".join(lines), tuple(messages), shown, cancelled=cancelled, model=self._file

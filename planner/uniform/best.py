@@ -22,7 +22,7 @@ from planner.errors import InputError, UsageError
 from planner.planning.execution import runs_blocks_again
 from planner.trace import Workload
 from planner.uniform.bounding import Bounds, step_of
-from planner.uniform.coarse import Coarse, Ranks, alone, divides, ranks_of
+from planner.uniform.coarse import Coarse, Ranks, divides, ranks_of
 from planner.uniform.first import likely
 from planner.uniform.found import ONE_BY_ONE, Found, Scored
 from planner.uniform.least import Held, Passed
@@ -183,7 +183,7 @@ class _Search:
             return
         smallest = groups[min(groups)][0]
         try:
-            held = Held(self.sample.estimated(alone(smallest)), smallest.micro_batch)
+            held = Held(self.sample.estimated(self._bounds.fewest(smallest)), smallest.micro_batch)
         except (UsageError, InputError):
             self._reject("model", len(there))
             return

@@ -32,9 +32,15 @@ class Bounds:
         self._seconds: dict[object, float] = {}  # by family
         self._seconds_in_groups: dict[object, float] = {}
 
+    def fewest(self, c: Configuration) -> Configuration:
+        """What its ranks do in a micro-batch: `alone` or, of several data-parallel ranks, on two.  From these the
+        workload of `c` is estimated, so that there is one less to lay out and to trace."""
+        one, ranks = alone(c), 2 * c.ep
+        return one if c.dp < ranks else one.with_(dp=ranks, zero=1)
+
     def passes(self, c: Configuration) -> Passed | None:
         """What a rank takes for a micro-batch; None where the model does not admit it."""
-        one = alone(c)
+        one = self.fewest(c)
         if one not in self._passed:
             try:
                 self._passed[one] = Passed(self.sample.estimated(one), one, self.profile, c.micro_batch)
@@ -68,7 +74,7 @@ class Bounds:
         for other in others(smallest, self.space.contexts):
             if not all(self._has_all_levels(c, other.context) for c in fitting):
                 continue
-            sizes = [alone(smallest), *(p.configuration.with_(micro_batch=p.samples) for p in together.values())]
+            sizes = [self.fewest(smallest), *(p.configuration.with_(micro_batch=p.samples) for p in together.values())]
             mine = [held.workload, *(p.workload for p in together.values())]
             theirs = [self.passes(size.with_(context=other.context)) for size in sizes]
             pairs = [(a, b.workload, c) for a, b, c in zip(mine, theirs, sizes, strict=True) if b is not None]

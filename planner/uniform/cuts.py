@@ -82,7 +82,7 @@ def best_cut(
     if c.passes * c.pp * c.virtual_stages * kinds > _PASSES:
         return None
     program = _Program(load, c, limit, enough, handover)
-    cut = program.solved(enough, rounds, known, paths or Paths())
+    cut = program.solved(enough, rounds, known, paths)
     if not whole or cut.seconds >= enough or not has_whole(load, c):
         return cut
     return _Program(load, c, limit, enough, handover, like=program).solved_whole(enough, cut)
@@ -191,10 +191,15 @@ class _Program:
                 rooms.append(room[d] / _GIB)
         return np.array(rows), np.array(rooms)
 
-    def solved(self, enough: float, rounds: int, known: float, paths: Paths) -> Cut:
+    def solved(self, enough: float, rounds: int, known: float = 0.0, paths: Paths | None = None) -> Cut:
         """Paths are met between the solution and the best cut simulated so far, which takes fewer rounds than at the
         solution itself (Ben-Ameur and Neto 2007)."""
-        bound, found, key = 0.0, np.zeros(2 * self.count), (self.c.order, self.c.pp, self.c.virtual_stages, self.c.passes)
+        bound, found, key = (
+            0.0,
+            np.zeros(2 * self.count),
+            (self.c.order, self.c.pp, self.c.virtual_stages, self.c.passes),
+        )
+        paths = paths or Paths()
         for path in paths.deciding.get(key, ()):
             self._path(path)
         best = self._begun(paths.cut.get(key))

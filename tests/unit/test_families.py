@@ -22,7 +22,7 @@ from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
 from planner.planning.schemes import parse_strategy, spelled
 from planner.uniform import Sample, Space, best_of, configurations, prove, refined
-from planner.uniform.cuts import _Program, best_cut
+from planner.uniform.cuts import Paths, _Program, best_cut
 from planner.uniform.families import LEAST_CHUNK, dealt, held_evenly, least_once, least_seconds
 from planner.uniform.load import Load, least_handover, load_of
 from planner.uniform.loads import Loads
@@ -206,6 +206,31 @@ def test_the_best_cut_is_found_where_an_even_one_holds_too_much() -> None:
     found = np.array([x.solution_value() for x in (*program.saved, *program.more)])
     assert program._holds(found)
     assert program._meet(found) * program.unit <= cut.seconds * 1.002
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-v"])
+def test_paths_of_one_family_bound_the_cuts_of_another(schedule: str) -> None:
+    """A path is one of the schedule: with those that decided in another family the bound is the same, and is found in
+    fewer rounds."""
+    sizes = {"layers": 24, "hidden": 1024, "heads": 16, "vocab": 128_000, "seq": 512, "attention": "fused", "batch": 64}
+    sample = Sample(import_bytes(build("gpt", sizes).SerializeToString(), name="gpt"), MACHINES["h100"])
+    c = parse_strategy(f"megatron:dp=2,pp=4,micro_batch=2,schedule={schedule}", devices=8, batch=64)
+    families = [c, c.with_(recompute="full"), c.with_(sequence_parallel=True, dp=1, tp=2, micro_batch=4)]
+    loads = [load_of(sample.workload(f), f, sample.profile) for f in families]
+    met: list[float] = []
+    meet = _Program._meet
+
+    def rounds(paths: Paths | None) -> tuple[list[float], int]:
+        before = len(met)
+        found = [best_cut(load, f, None, inf, 1e-5, paths=paths) for load, f in zip(loads, families, strict=True)]
+        return [cut.seconds for cut in found if cut is not None], len(met) - before
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Program, "_meet", lambda self, layers: met.append(0.0) or meet(self, layers))
+        alone, each = rounds(None)
+        shared, together = rounds(Paths())
+    assert shared == pytest.approx(alone, rel=2e-3)
+    assert together < each
 
 
 @pytest.mark.parametrize("share", [0.5, 0.98, 1.1])
