@@ -75,9 +75,9 @@ def best_cut(
 ) -> Cut | None:
     """Over all cuts of the family of `c` whose ranks hold `limit` bytes at most, and whose passes take less than
     `enough` seconds: inf where there is none, and not looked for beyond that.  None where the pipeline has too many
-    passes.  `handover`: seconds between stages, at least; `paths`: to begin with, and to add to; `whole`: every chunk has whole layers, which takes longer to
-    find; `known`: seconds that they take at least, as is known: no bound below is looked for; `rounds`: after how many
-    the bound so far is taken."""
+    passes.  `handover`: seconds between stages, at least; `paths`: to begin with, and to add to; `whole`: every chunk
+    has whole layers, which takes longer to find; `known`: seconds that they take at least, as is known: no bound below
+    is looked for; `rounds`: after how many the bound so far is taken."""
     kinds = 3 if is_split(c.order) else 2
     if c.passes * c.pp * c.virtual_stages * kinds > _PASSES:
         return None
@@ -194,12 +194,8 @@ class _Program:
     def solved(self, enough: float, rounds: int, known: float = 0.0, paths: Paths | None = None) -> Cut:
         """Paths are met between the solution and the best cut simulated so far, which takes fewer rounds than at the
         solution itself (Ben-Ameur and Neto 2007)."""
-        bound, found, key = (
-            0.0,
-            np.zeros(2 * self.count),
-            (self.c.order, self.c.pp, self.c.virtual_stages, self.c.passes),
-        )
-        paths = paths or Paths()
+        bound, found, paths = 0.0, np.zeros(2 * self.count), paths or Paths()
+        key = self.c.order, self.c.pp, self.c.virtual_stages, self.c.passes
         for path in paths.deciding.get(key, ()):
             self._path(path)
         best = self._begun(paths.cut.get(key))
