@@ -20,7 +20,7 @@ from planner.cost_models.pipeline import ChunkTimes, dependencies, is_split, lon
 from planner.uniform.families import layers_of_ranks, least_chunk
 from planner.uniform.load import Load, room_of_ranks, static_bytes
 
-__all__ = ["Cut", "Paths", "best_cut", "has_whole"]
+__all__ = ["NODES", "Cut", "Paths", "best_cut", "has_whole"]
 
 _ROUNDS: Final = 60
 _TOWARDS: Final = 0.5
@@ -31,7 +31,8 @@ _ROUNDS_WHOLE: Final = 6
 _LEAST_RISE: Final = 5e-5  # relative: where a round of whole layers raises the bound by less, it is the last
 _CHUNKS_WHOLE: Final = 32  # beyond that an integer program takes seconds for each step of its bound
 _ROUNDING_WHOLE: Final = 1e-5  # what an integer program takes for satisfied
-_SCIP: Final = "limits/nodes = 300\nlimits/gap = 1e-4\n"  # by nodes, so that it ends the same way every time
+NODES: Final = 300  # of each integer program; by nodes it ends the same way every time
+_SCIP: Final = "limits/nodes = {}\nlimits/gap = 1e-4\n"
 _OTHERS: Final = 3
 _SHORTEST: Final = 1e-9  # seconds, of passes that take none
 _GIB: Final = 2.0**30
@@ -70,14 +71,15 @@ def best_cut(
     *,
     paths: Paths | None = None,
     whole: bool = False,
+    nodes: int = NODES,
     known: float = 0.0,
     rounds: int = _ROUNDS,
 ) -> Cut | None:
     """Over all cuts of the family of `c` whose ranks hold `limit` bytes at most, and whose passes take less than
     `enough` seconds: inf where there is none, and not looked for beyond that.  None where the pipeline has too many
     passes.  `handover`: seconds between stages, at least; `paths`: to begin with, and to add to; `whole`: every chunk
-    has whole layers, which takes longer to find; `known`: seconds that they take at least, as is known: no bound below
-    is looked for; `rounds`: after how many the bound so far is taken."""
+    has whole layers, which takes longer to find, with so many `nodes` of each integer program; `known`: seconds that
+    they take at least, as is known: no bound below is looked for; `rounds`: after which the bound so far is taken."""
     kinds = 3 if is_split(c.order) else 2
     if c.passes * c.pp * c.virtual_stages * kinds > _PASSES:
         return None
@@ -85,7 +87,7 @@ def best_cut(
     cut = program.solved(enough, rounds, known, paths)
     if not whole or cut.seconds >= enough or not has_whole(load, c):
         return cut
-    return _Program(load, c, limit, enough, handover, like=program).solved_whole(enough, cut)
+    return _Program(load, c, limit, enough, handover, like=program).solved_whole(enough, cut, nodes)
 
 
 def has_whole(load: Load, c: Configuration) -> bool:
@@ -230,10 +232,10 @@ class _Program:
             known = np.concatenate([known[: self.count] + known[self.count :], np.zeros(self.count)])
         return known if self._holds(known) else even
 
-    def solved_whole(self, enough: float, parts: Cut) -> Cut:
+    def solved_whole(self, enough: float, parts: Cut, nodes: int = NODES) -> Cut:
         """With whole layers in every chunk; `parts`: the best cut without that."""
         bound, met = parts.seconds / self.unit, list[tuple[float, tuple[int, ...]]]()
-        self.solver.SetSolverSpecificParametersAsString(_SCIP)
+        self.solver.SetSolverSpecificParametersAsString(_SCIP.format(nodes))
         for _ in range(_ROUNDS_WHOLE):
             status, before = self.solver.Solve(), bound
             if status == self.status.INFEASIBLE:

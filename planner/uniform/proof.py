@@ -18,7 +18,7 @@ from planner.clock import Configuration, predict
 from planner.errors import InputError, UsageError
 from planner.uniform.by_stage import fewest_by_stage
 from planner.uniform.coarse import Coarse, ranks_of
-from planner.uniform.cuts import Cut, Paths, best_cut, has_whole
+from planner.uniform.cuts import NODES, Cut, Paths, best_cut, has_whole
 from planner.uniform.families import dealt, held_evenly, least_in_groups, least_once, least_seconds
 from planner.uniform.found import Scored
 from planner.uniform.load import Load, least_handover
@@ -34,6 +34,7 @@ _OPENED: Final = 40_000  # families, on the way to a bound
 _ROUNDS_ESTIMATED: Final = 20  # of the bound of a cut, by what is estimated
 _CUT: Final = 64  # families whose best cut is found by what is estimated of them
 _WHOLE: Final = 4  # families whose best cut into whole layers is found
+_NODES_FOR_A_CUT: Final = 100  # of integer programs, where a good cut is all that is wanted
 _LAID_OUT: Final = 18  # layouts that are found in search of one that is faster
 _TRIED: Final = 18  # families of which a member is improved
 _LONGER_CUTS: Final = (0.001, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04)  # than the bound, that cuts are tried for
@@ -126,7 +127,10 @@ class _Proof:
         bound, number, c = self._closed[k]
         assert c is not None
         self.whole += 1
-        closer, cut = self._cut_exactly(c, whole=True)
+        others = [b for j, (b, _, _) in enumerate(self._closed) if j != k] + [b for b, *_ in self._open[:1]]
+        # Where another family has a lower bound, a good cut is what is wanted, and no proof that there is none better.
+        nodes = NODES if bound < min(others, default=float("inf")) else _NODES_FOR_A_CUT
+        closer, cut = self._cut_exactly(c, whole=True, nodes=nodes)
         self._closed[k] = max(bound, closer), number, None
         heapq.heapify(self._closed)
         if cut is not None and closer < self._step:
@@ -323,14 +327,14 @@ class _Proof:
         self._tried.add(c)
         self._seek(bound, c, cut)
 
-    def _cut_exactly(self, c: Configuration, *, whole: bool = False) -> tuple[float, Cut | None]:
+    def _cut_exactly(self, c: Configuration, *, whole: bool = False, nodes: int = NODES) -> tuple[float, Cut | None]:
         """Seconds that a step of the family takes at least, by its own workload and its best cut."""
         load = self.loads.of(c, exact=True)
         if load is None:
             return 0.0, None
         once, less = least_once(load, c, self.profile), 1 - self.loads.slack(c)
         below, handover = self._step / less - once, self._handover(c, exact=True)
-        cut = best_cut(load, c, self.limit, below, handover, paths=self._paths, whole=whole)
+        cut = best_cut(load, c, self.limit, below, handover, paths=self._paths, whole=whole, nodes=nodes)
         return (0.0, None) if cut is None else ((cut.seconds + once) * less, cut)
 
     def _seek(self, bound: float, c: Configuration, cut: Cut | None) -> None:
