@@ -36,6 +36,7 @@ _CUT: Final = 64  # families whose best cut is found by what is estimated of the
 _WHOLE: Final = 4  # families whose best cut into whole layers is found
 _NODES_FOR_A_CUT: Final = 100  # of integer programs, where a good cut is all that is wanted
 _LAID_OUT: Final = 18  # layouts that are found in search of one that is faster
+_LAID_OUT_FOR_A_BOUND: Final = 30  # and where the least bound of all is raised by it
 _TRIED: Final = 18  # families of which a member is improved
 _LONGER_CUTS: Final = (0.001, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04)  # than the bound, that cuts are tried for
 _WORTH: Final = 0.03  # of the best step, that a member may be slower for that
@@ -244,18 +245,19 @@ class _Proof:
         workload = self.sample.workload(over_all) if exact else self.sample.estimated(over_all)
         return least_handover(workload, c, self.profile)
 
-    def _may_lay_out(self, c: Configuration) -> bool:
+    def _may_lay_out(self, bound: float, c: Configuration) -> bool:
         """Whether layouts of its own are still to be found for it, which takes longest; groups of ranks are counted
         with what they differ from in these alone."""
         key = laid_out_as(c.with_(shard_ranks=None))
-        if key not in self._laid_out and len(self._laid_out) == _LAID_OUT:
+        most = _LAID_OUT_FOR_A_BOUND if bound < self.left else _LAID_OUT
+        if key not in self._laid_out and len(self._laid_out) >= most:
             return False
         self._laid_out.add(key)
         return True
 
     def _exactly(self, bound: float, c: Configuration) -> None:
         """Bounds a family by its own workload, as it is."""
-        if not self._may_lay_out(c):
+        if not self._may_lay_out(bound, c):
             self._close(bound)
             return
         load = self.loads.of(c, exact=True)
@@ -273,7 +275,7 @@ class _Proof:
             self._push(max(bound, found.prediction.step_time_s * (1 - LONGER)), self._play, c)
 
     def _play(self, bound: float, c: Configuration) -> None:
-        if not self._may_lay_out(c):
+        if not self._may_lay_out(bound, c):
             self._close(bound)
             return
         found = self._fastest(c)

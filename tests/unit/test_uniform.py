@@ -18,7 +18,7 @@ from planner.clock.links import Links
 from planner.clock.passes import Passes, passes_of
 from planner.cost_models import HardwareProfile, load_profile
 from planner.errors import InfeasibleError, InputError, NotFasterError, UsageError
-from planner.evaluate import program_of_configuration, traced_as
+from planner.evaluate import Prices, program_of_configuration, traced_as
 from planner.frontends import import_bytes
 from planner.frontends.resized.rebind import batch_axes, rebind
 from planner.ir import Graph
@@ -288,9 +288,9 @@ def test_what_the_model_does_not_admit_is_laid_out_once(monkeypatch: pytest.Monk
     """And is refused in the same words each time."""
     tried: list[Configuration] = []
 
-    def counted(at: Graph, c: Configuration, profile: HardwareProfile) -> Program:
+    def counted(at: Graph, c: Configuration, profile: HardwareProfile, *, prices: Prices | None = None) -> Program:
         tried.append(c)
-        return program_of_configuration(at, c, profile)
+        return program_of_configuration(at, c, profile, prices=prices)
 
     monkeypatch.setattr("planner.uniform.sample.program_of_configuration", counted)
     sample = Sample(graph("gpt", 4), A100)
