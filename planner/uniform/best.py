@@ -50,7 +50,7 @@ def best_of(
 ) -> Found:
     """The `count` fastest configurations of the space whose fullest device holds at most `limit` bytes; of those met
     until `stopped`.  `first` is called with one that fits, soon; `improved` with each that is the fastest so far: the
-    seconds of a step that changes to it lead to, from which on no other is looked for."""
+    seconds of a step that changes to it lead to, from which on no more than one other is looked for."""
     return _Search(sample, space, limit, count, stopped, improved).run(first)
 
 
@@ -91,11 +91,13 @@ class _Search:
         for ranks in sorted(groups, key=lambda r: (r[0] * r[1] * r[2], r)):
             self._push(0.0, self._ranks, (ranks, groups[ranks]))
         while self._open and not self.stopped():
-            bound, _, look, item = heapq.heappop(self._open)
-            if bound >= self._last():
-                self.refused["bound"] += 1 + len(self._open)
+            if self._open[0][0] >= self._last():
+                self.refused["bound"] += len(self._open)
                 break
+            bound, _, look, item = heapq.heappop(self._open)
             look(bound, item)
+        if self._enough < float("inf"):
+            self._take_another()
         self.best = [s for s in map(self._laid_out, self.best) if s is not None]
         self.best.sort(key=lambda s: s.prediction.step_time_s)
         if not self.best and self._open:
@@ -148,6 +150,14 @@ class _Search:
             if prediction is not None:
                 return Scored(c, prediction)
         return first
+
+    def _take_another(self) -> None:
+        """Where changes to the fastest ended the search: the next one by its estimate, to which changes may lead
+        further."""
+        for bound, c in self._of_look(self._play)[:_TRIES]:
+            if len(self.best) > 1 or self.stopped():
+                return
+            self._play(bound, c)
 
     def _of_look(self, look: Callable[[float, Any], None]) -> list[tuple[float, Configuration]]:
         """What waits for a look, with its bound, the least first."""
