@@ -13,7 +13,7 @@ from planner.planning.constraints import Constraints
 from planner.planning.execution import runs_blocks_again
 from planner.planning.prescribed import program_of_pins
 from planner.planning.schemes.pins import constraints_of_configuration
-from planner.pricing import PriceTables, Settings
+from planner.pricing import KnownRedistributions, PriceTables, Settings
 from planner.trace import Workload, trace
 
 __all__ = ["Prices", "layout_of", "program_of_configuration", "traced_as", "workload_of_configuration"]
@@ -48,31 +48,48 @@ def workload_of_configuration(
 
 
 def program_of_configuration(
-    graph: Graph, c: Configuration, profile: HardwareProfile, source: str = "strategy", prices: Prices | None = None
+    graph: Graph,
+    c: Configuration,
+    profile: HardwareProfile,
+    source: str = "strategy",
+    prices: Prices | None = None,
+    *,
+    kept: bool = False,
 ) -> Program:
     """The program of the plan that `search --strategy` makes of `c`, with blocks that run again where all of them do.
 
     `graph`: of a micro-batch of all data-parallel ranks together; `source`: what messages call the configuration;
-    `prices`: of other configurations of this precision and optimizer on the profile, to be added to.
+    `prices`: of other configurations of this precision and optimizer on the profile, to be taken from; `kept`: those of
+    operators of `c` are added for configurations that differ in their parameters, or in what runs again, alone.
     """
     pins = constraints_of_configuration(graph, c, source)
     settings = Settings(True, c.precision, c.optimizer, recompute=runs_blocks_again(c))
-    return program_of_pins(graph, pins, profile, settings, None if prices is None else prices.of(graph, pins))
+    return program_of_pins(
+        graph, pins, profile, settings, None if prices is None else prices.of(graph, pins, kept=kept)
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """Of configurations that differ in how parameters are stored, and in what runs again, alone: what their operators
-    and the redistributions between them take is the same."""
+    """Of configurations of one precision and optimizer on one profile.  Redistributions on one mesh cost the same in
+    all of them; where they differ in how parameters are stored, and in what runs again, alone, operators do so too."""
 
     _known: dict[object, tuple[PriceTables, Graph, Constraints]] = field(default_factory=dict)
+    _redistributions: KnownRedistributions = field(default_factory=dict)
 
-    def of(self, graph: Graph, pins: Constraints) -> PriceTables:
+    def of(self, graph: Graph, pins: Constraints, *, kept: bool) -> PriceTables:
         # Constraints of one graph share their pins of operators where these are equal.
         key = id(graph), pins.meshes, id(pins.operators)
-        if key not in self._known:
-            self._known[key] = PriceTables(), graph, pins  # which keep their identity
-        return self._known[key][0]
+        if key in self._known:
+            return self._known[key][0]
+        tables = self.apart()
+        if kept:
+            self._known[key] = tables, graph, pins  # which keep their identity
+        return tables
+
+    def apart(self) -> PriceTables:
+        """Of other pins of operators, or of none."""
+        return PriceTables(redistributions=self._redistributions)
 
 
 def traced_as(c: Configuration, program: Program, joined: bool = True) -> Workload:

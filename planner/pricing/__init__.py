@@ -2,6 +2,7 @@
 
 from planner.pricing.assignment import Assignment, Redistribution, RedistributionPlan
 from planner.pricing.build import PriceTables, price
+from planner.pricing.cases import KnownRedistributions
 from planner.pricing.machine import Machine, Settings
 from planner.pricing.operators import bind_rules
 from planner.pricing.priced import PricedProblem
@@ -9,6 +10,7 @@ from planner.work.activity import active_tensors, gradient_sources
 
 __all__ = [
     "Assignment",
+    "KnownRedistributions",
     "Machine",
     "PriceTables",
     "PricedProblem",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from planner.ir import Graph
-from planner.pricing.cases import CasePrices
+from planner.pricing.cases import CasePrices, KnownRedistributions
 from planner.pricing.machine import Machine
 from planner.pricing.priced import PricedProblem, Reader
 from planner.pricing.structure import Structure, structure_of
@@ -30,10 +30,12 @@ __all__ = ["PriceTables", "price"]
 
 @dataclass(slots=True, eq=False)
 class PriceTables:
-    """Prices made once per distinct case of one graph on one mesh."""
+    """Prices made once per distinct case of one graph on one mesh; `redistributions`: those of other graphs and meshes
+    on the same profile, in the same precision, to be taken from and added to."""
 
     cases: CasePrices | None = None
     readers: Mapping[str, Sequence[Reader]] | None = None
+    redistributions: KnownRedistributions | None = None
 
 
 def price(
@@ -56,7 +58,9 @@ def price(
     structure = structure_of(graph, rules, active, training=settings.training, joined=joined)
     variant = structure.variant(graph, recompute=settings.recompute)
     known = tables or PriceTables()
-    cases = known.cases = known.cases or CasePrices(structure, machine, _by_class(structure, allowed or {}))
+    if known.cases is None:
+        known.cases = CasePrices(structure, machine, _by_class(structure, allowed or {}), known.redistributions)
+    cases = known.cases
     if known.readers is None:
         known.readers = cases.readers()
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from planner.ir import Graph, Layout, Reduction, Tensor
+from planner.ir import DeviceMesh, Graph, Layout, Reduction, Tensor
 from planner.pricing.dtensor import Placeable
 from planner.pricing.hubs import MAX_SET_READERS, Read, SetHub, StarHub, capped, distances
 from planner.pricing.machine import IntArray, Machine
@@ -21,12 +21,13 @@ from planner.redistribute import Parts, Redistributions, lattice_of
 from planner.search.problem import FORBIDDEN
 from planner.targets import ONE_COPY
 
-__all__ = ["CasePrices"]
+__all__ = ["CasePrices", "KnownRedistributions"]
 
 T = TypeVar("T")
 _Edge = tuple[IntArray, IntArray | None]
 # Of a tensor's redistributions; the last two: whether it is inside a kernel, and its share of a bucket.
 _Kind = tuple[tuple[int, ...], int, Reduction, Parts, bool, float]
+KnownRedistributions = dict[DeviceMesh, dict[_Kind, Redistributions]]  # at the prices of one profile and precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +46,11 @@ class CasePrices:
     """Arrays are made when first asked for, and must not be written to."""
 
     def __init__(
-        self, structure: Structure, machine: Machine, allowed: Mapping[int, Sequence[Allowed]] | None = None
+        self,
+        structure: Structure,
+        machine: Machine,
+        allowed: Mapping[int, Sequence[Allowed]] | None = None,
+        redistributions: KnownRedistributions | None = None,
     ) -> None:
         self.structure, self.machine, self.mesh = structure, machine, machine.mesh
         self.layouts, expansions = structure.expansions(self.mesh.names, tuple(a.size > 1 for a in self.mesh.axes))
@@ -55,8 +60,11 @@ class CasePrices:
         self._optimizer_parallel = OptimizerParallel(self.layouts, self.mesh)
         self._placeable = Placeable(self.layouts, self.mesh)
         self._parts = _parts_by_shape(structure)
-        kinds = tuple(dict.fromkeys(map(self._kind, structure.redistributed_tensors)))
-        self._redistributions = dict(zip(kinds, self._tables(kinds), strict=True))
+        known = {} if redistributions is None else redistributions
+        self._redistributions = known.setdefault(self.mesh, {})
+        kinds = dict.fromkeys(map(self._kind, structure.redistributed_tensors))
+        new = [kind for kind in kinds if kind not in self._redistributions]
+        self._redistributions |= zip(new, self._tables(new), strict=True)
         self._of_tensors: dict[RedistributedTensor, Redistributions] = {}
 
     def redistributions(self, redistributed: RedistributedTensor) -> Redistributions:

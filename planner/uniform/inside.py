@@ -95,7 +95,7 @@ class _Inside:
         for strategies, stored in self._choices():
             pins = self._constraints(self.graph, strategies, stored)
             try:
-                program = program_of_pins(self.graph, pins, sample.profile, self.settings)
+                program = program_of_pins(self.graph, pins, sample.profile, self.settings, sample.prices.apart())
                 prediction = predict(sample.traced(c, program), c, sample.profile)
             except (UsageError, InputError):
                 continue
@@ -124,7 +124,8 @@ class _Inside:
             for r in own.restrictions
             if isinstance(r.pin, StrategyPin) and r.pin.roles
         }
-        free = price(self.graph, machine, rules, active, None, allowed=near if len(self.mesh.axes) > 1 else None)
+        some = near if len(self.mesh.axes) > 1 else None
+        free = price(self.graph, machine, rules, active, None, self.sample.prices.apart(), some)
         pinned = apply(free, resolve(replace(self.own, operators=()), self.graph, rules))
         made: set[tuple[int, ...]] = set()
         for priced in (free, pinned):

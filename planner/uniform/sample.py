@@ -62,7 +62,7 @@ class Sample:
         self._estimated: dict[Configuration, Workload | PlannerError] = {}
         self._programs: dict[object, list[Program]] = defaultdict(list)
         self._laid_out: dict[object, Configuration] = {}  # of which there is a program
-        self._prices = Prices()
+        self.prices = Prices()
         self._groups = Groups(profile)
         self._alike_in_groups: dict[tuple[int, int], bool] = {}
 
@@ -123,8 +123,8 @@ class Sample:
             return self.traced(c, self._alike(c))
         return _with_ranks(self.estimated(few), c.dp // c.ep, c.micro_batch * c.dp, divided=c.zero > 0)
 
-    def _program(self, c: Configuration, prices: Prices | None = None) -> Program:
-        return program_of_configuration(self.at(c.micro_batch * c.dp), c, self.profile, prices=prices)
+    def _program(self, c: Configuration, *, kept: bool = False) -> Program:
+        return program_of_configuration(self.at(c.micro_batch * c.dp), c, self.profile, prices=self.prices, kept=kept)
 
     def _alike(self, c: Configuration) -> Program:
         """The program of `c`, by that of a configuration of the same kinds of parallelism where there is one."""
@@ -141,12 +141,12 @@ class Sample:
         if not programs and (like := self._laid_out.get(operators)) is not None:
             # Where only parameters are stored otherwise, or other blocks run again, prices are those of `like`.
             with suppress(UsageError, InputError):
-                programs.append(self._program(like.with_(zero=c.zero, recompute=c.recompute), self._prices))
+                programs.append(self._program(like.with_(zero=c.zero, recompute=c.recompute), kept=True))
         for known in programs:  # of one sample, dimensions go by other names
             found = resized(known, graph, mesh)
             if found is not None:
                 return found
-        programs.append(self._program(c, self._prices))
+        programs.append(self._program(c, kept=True))
         self._laid_out.setdefault(operators, c)
         return programs[-1]
 

@@ -288,9 +288,9 @@ def test_what_the_model_does_not_admit_is_laid_out_once(monkeypatch: pytest.Monk
     """And is refused in the same words each time."""
     tried: list[Configuration] = []
 
-    def counted(at: Graph, c: Configuration, profile: HardwareProfile, *, prices: Prices | None = None) -> Program:
+    def counted(at: Graph, c: Configuration, profile: HardwareProfile, *, prices: Prices, kept: bool) -> Program:
         tried.append(c)
-        return program_of_configuration(at, c, profile, prices=prices)
+        return program_of_configuration(at, c, profile, prices=prices, kept=kept)
 
     monkeypatch.setattr("planner.uniform.sample.program_of_configuration", counted)
     sample = Sample(graph("gpt", 4), A100)
