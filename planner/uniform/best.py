@@ -227,8 +227,10 @@ class _Search:
 
     def _seconds_at_once(self) -> float:
         """Of the fastest that passes the whole batch at once, as plans of single operators do (`Found.at_once_s`)."""
-        fastest = self.best[0].prediction.step_time_s if self.best else float("inf")
-        enough = min(self._last(), fastest / (1 - ONE_BY_ONE))
+        steps = [s.prediction.step_time_s for s in self.best] or [float("inf")]
+        # Not by what changes to the fastest lead to: operators, too, are laid out otherwise.
+        few = len(self.best) < self.count and self._enough == float("inf")
+        enough = min(float("inf") if few else steps[-1], steps[0] / (1 - ONE_BY_ONE))
         found = float("inf")
         for least, c in sorted(self._at_once, key=lambda a: a[0]):
             if least >= min(found, enough):

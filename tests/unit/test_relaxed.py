@@ -22,6 +22,9 @@ from planner.pricing import Machine, PricedProblem, Settings, active_tensors, bi
 from planner.search.control import Control
 from planner.search.evaluate import evaluate
 from planner.search.prices.repriced import Repriced
+from planner.search.problem import Problem
+from planner.search.reduction.reduced import Reduced
+from planner.search.state import State
 
 SAMPLES = Path(__file__).parents[2] / "sample_graphs"
 FREE = Control(None)
@@ -82,6 +85,30 @@ def test_no_plan_that_fits_is_faster_than_prices_on_memory_say(model: str, machi
             least = least_step_that_fits(option, FREE, float("inf"))
             assert least <= min(end for held, end in played if held <= room)
             assert least > 0
+
+
+@pytest.mark.parametrize("model", ["gpt_tiny", "mlp"])
+def test_a_problem_is_not_made_smaller_where_messages_on_it_are_enough(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruned: list[bool] = []
+    presolve = State.__init__.__globals__["presolve"]
+
+    def counted(problem: Problem, *, like: Reduced | None, prune: bool) -> Reduced:
+        pruned.append(prune)
+        return presolve(problem, like=like, prune=prune)
+
+    monkeypatch.setitem(State.__init__.__globals__, "presolve", counted)
+    option = Option(DeviceMesh.of(2, 2), False, priced(model, (2, 2), "a100-80", 2**50))
+    assert option.priced is not None
+    ends = [play(option.priced, c, program_of_choice(option.priced, c)).end for c in choices(option.priced, 10)]
+    closest, narrow = least_step(option, FREE, float("inf"), narrow=False)
+    assert 0 < closest <= min(ends)
+    assert not narrow
+    assert pruned == [False, True]
+    enough, _ = least_step(option, FREE, 0.5 * closest, narrow=False)
+    assert 0.5 * closest <= enough <= min(ends)
+    assert pruned == [False, True, False]
 
 
 def test_memory_raises_the_bound_where_it_binds() -> None:

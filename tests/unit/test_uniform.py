@@ -26,7 +26,9 @@ from planner.lowering import Program
 from planner.planning import Request, make_plan, read_plan
 from planner.planning.schemes import in_words, parse_strategy, spelled
 from planner.pricing import Settings
+from planner.pricing.cases import CasePrices
 from planner.uniform import Sample, Scored, Space, best_of, prove
+from planner.uniform.bounding import Bounds, step_of
 from planner.uniform.least import Held, Passed
 from planner.uniform.space import _RUN, every
 
@@ -80,8 +82,10 @@ def test_the_fastest_is_that_of_all_configurations(architecture: str, devices: i
 @pytest.mark.parametrize("architecture", ["gpt", "llama", "moe"])
 def test_a_bound_is_never_above_the_step_nor_above_the_memory(architecture: str) -> None:
     sample = Sample(graph(architecture, 8), A100)
+    space = Space(4, 8, sample.layers, experts=False, offload=True)
+    bounds = Bounds(sample, space, None)
     tried = 0
-    for c in [*every(Space(4, 8, sample.layers, experts=False, offload=True), A100)][::41]:
+    for c in [*every(space, A100)][::41]:
         alone = c.with_(
             dp=1,
             pp=1,
@@ -100,9 +104,51 @@ def test_a_bound_is_never_above_the_step_nor_above_the_memory(architecture: str)
             continue
         passed, held = Passed(workload, alone, A100, c.micro_batch), Held(workload, c.micro_batch)
         assert passed.step(c) + held.update(c, A100) <= p.step_time_s * (1 + 1e-9), spelled(c)
+        few = bounds.passes(c)  # of one data-parallel rank, or of two
+        assert few is not None
+        assert (few.configuration.dp, few.configuration.zero) == ((1, 0) if c.dp == 1 else (2, 1))
+        assert step_of(few, c) <= p.step_time_s, spelled(c)
         assert held.bytes(c) <= p.allocated_bytes, spelled(c)
         tried += 1
     assert tried > 20
+
+
+@pytest.mark.parametrize("shorter", [1.0, 0.97])
+def test_no_configuration_is_missed_that_is_faster_than_what_changes_lead_to(shorter: float) -> None:
+    """The search ends at the step that changes to the fastest lead to, and the fastest is found all the same."""
+    space = Space(8, 32, Sample(graph("gpt", 32), A100).layers, experts=False)
+    free = best_of(Sample(graph("gpt", 32), A100), space, None, 3)
+    changed: list[Scored] = []
+
+    def improved(scored: Scored) -> float:
+        changed.append(scored)
+        return scored.prediction.step_time_s * shorter
+
+    found = best_of(Sample(graph("gpt", 32), A100), space, None, 3, improved=improved)
+    assert found.best[0].prediction == free.best[0].prediction
+    assert found.best[0] == changed[-1]
+    assert 2 <= len(found.best) <= 3  # one more, to which changes may lead further
+    assert found.played < free.played
+
+
+def test_prices_of_configurations_that_differ_in_their_parameters_are_found_once() -> None:
+    """And the programs are those that are found alone."""
+    model, prices = graph("llama", 8), Prices()
+    c = Configuration(dp=2, tp=2, micro_batch=4, zero=1)
+    with pytest.MonkeyPatch.context() as patch:
+        made: list[object] = []
+        begin = CasePrices.__init__
+        patch.setattr(CasePrices, "__init__", lambda self, *of: made.append(self) or begin(self, *of))
+        for changes in ({}, {"zero": 0}, {"recompute": "full"}, {"zero": 0, "recompute": "full"}):
+            changed = c.with_(**changes)
+            shared = program_of_configuration(model, changed, A100, prices=prices, kept=True)
+            assert len(made) == 1
+            alone = program_of_configuration(model, changed, A100)
+            assert (shared.instructions, shared.strategies) == (alone.instructions, alone.strategies)
+            del made[1:]
+        other = program_of_configuration(model, c.with_(sequence_parallel=True), A100, prices=prices)
+        assert len(made) == 2
+    assert other.instructions == program_of_configuration(model, c.with_(sequence_parallel=True), A100).instructions
 
 
 USUAL = Configuration(
