@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from planner.clock import Configuration
@@ -59,27 +59,26 @@ def program_of_configuration(
     """The program of the plan that `search --strategy` makes of `c`, with blocks that run again where all of them do.
 
     `graph`: of a micro-batch of all data-parallel ranks together; `source`: what messages call the configuration;
-    `prices`: of other configurations of this precision and optimizer on the profile, to be taken from; `kept`: those of
-    operators of `c` are added for configurations that differ in their parameters, or in what runs again, alone.
+    `prices`: of other configurations on the profile, to be taken from; `kept`: those of operators of `c` are added for
+    configurations that differ in their parameters, or in what runs again, alone.
     """
     pins = constraints_of_configuration(graph, c, source)
     settings = Settings(True, c.precision, c.optimizer, recompute=runs_blocks_again(c))
-    return program_of_pins(
-        graph, pins, profile, settings, None if prices is None else prices.of(graph, pins, kept=kept)
-    )
+    tables = None if prices is None else prices.of(graph, pins, settings, kept=kept)
+    return program_of_pins(graph, pins, profile, settings, tables)
 
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """Of configurations of one precision and optimizer on one profile.  Redistributions on one mesh cost the same in
-    all of them; where they differ in how parameters are stored, and in what runs again, alone, operators do so too."""
+    """Of configurations on one profile.  In one precision redistributions on one mesh cost the same in all of them;
+    where they differ in how parameters are stored, and in what runs again, alone, operators do so too."""
 
     _known: dict[object, tuple[PriceTables, Graph, Constraints]] = field(default_factory=dict)
     _redistributions: KnownRedistributions = field(default_factory=dict)
 
-    def of(self, graph: Graph, pins: Constraints, *, kept: bool) -> PriceTables:
+    def of(self, graph: Graph, pins: Constraints, settings: Settings, *, kept: bool) -> PriceTables:
         # Constraints of one graph share their pins of operators where these are equal.
-        key = id(graph), pins.meshes, id(pins.operators)
+        key = id(graph), pins.meshes, id(pins.operators), replace(settings, recompute=False)
         if key in self._known:
             return self._known[key][0]
         tables = self.apart()

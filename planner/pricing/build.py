@@ -31,7 +31,7 @@ __all__ = ["PriceTables", "price"]
 @dataclass(slots=True, eq=False)
 class PriceTables:
     """Prices made once per distinct case of one graph on one mesh; `redistributions`: those of other graphs and meshes
-    on the same profile, in the same precision, to be taken from and added to."""
+    on the same profile, to be taken from and added to."""
 
     cases: CasePrices | None = None
     readers: Mapping[str, Sequence[Reader]] | None = None

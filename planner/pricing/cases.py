@@ -27,7 +27,8 @@ T = TypeVar("T")
 _Edge = tuple[IntArray, IntArray | None]
 # Of a tensor's redistributions; the last two: whether it is inside a kernel, and its share of a bucket.
 _Kind = tuple[tuple[int, ...], int, Reduction, Parts, bool, float]
-KnownRedistributions = dict[DeviceMesh, dict[_Kind, Redistributions]]  # at the prices of one profile and precision
+# By mesh and precision, at the prices of one profile.
+KnownRedistributions = dict[tuple[DeviceMesh, str], dict[_Kind, Redistributions]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,9 +60,8 @@ class CasePrices:
         self._shards = np.zeros(0, dtype=np.int64)
         self._optimizer_parallel = OptimizerParallel(self.layouts, self.mesh)
         self._placeable = Placeable(self.layouts, self.mesh)
-        self._parts = _parts_by_shape(structure)
         known = {} if redistributions is None else redistributions
-        self._redistributions = known.setdefault(self.mesh, {})
+        self._redistributions = known.setdefault((self.mesh, machine.settings.precision), {})
         kinds = dict.fromkeys(map(self._kind, structure.redistributed_tensors))
         new = [kind for kind in kinds if kind not in self._redistributions]
         self._redistributions |= zip(new, self._tables(new), strict=True)
@@ -160,7 +160,7 @@ class CasePrices:
             written = self.tables[cls].written_as[output]
             pairs = () if written is None else written.distinct
             reduction = next((op for layout, _ in pairs for _, op in layout.partial), Reduction.SUM)
-        parts = self._parts.get(redistributed.shape, ())
+        parts = self.structure.parts.get(redistributed.shape, ())
         return (
             redistributed.shape,
             self._bytes(redistributed.shape, redistributed.dtype),
@@ -206,7 +206,7 @@ class CasePrices:
         and nothing pending, of parameters also what the target makes of these; and their numbers."""
 
         def make() -> tuple[tuple[Layout, ...], IntArray]:
-            lattice = lattice_of(shape, self.mesh, Reduction.SUM, self._parts.get(shape, ()))
+            lattice = lattice_of(shape, self.mesh, Reduction.SUM, self.structure.parts.get(shape, ()))
             layouts = storable(lattice.ordered, lattice.layouts, self.mesh) if further else lattice.ordered
             return layouts, np.array([self.layouts.number(x) for x in layouts], dtype=np.int64)
 
@@ -390,15 +390,3 @@ class CasePrices:
 def _states(values: IntArray, rows: np.ndarray, columns: np.ndarray | None) -> IntArray:
     by_row = values.take(rows, axis=0)
     return by_row if columns is None else by_row.take(columns, axis=1)
-
-
-def _parts_by_shape(structure: Structure) -> dict[tuple[int, ...], Parts]:
-    """What tensors of a shape may be split in: equal ones share their redistributions."""
-    found: dict[tuple[int, ...], list[set[int]]] = {}
-    for cls in structure.classes:
-        for t in (*cls.inputs, *cls.outputs):
-            if t is not None and t.shape is not None and t.parts:
-                ways = found.setdefault(t.shape, [set() for _ in t.shape])
-                for way, count in zip(ways, t.parts, strict=True):
-                    way |= {count} - {1}
-    return {shape: tuple(tuple(sorted(way)) for way in ways) for shape, ways in found.items()}

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 from planner.ir import Graph, Tensor
 from planner.pricing.memory import Instants, Places, copied, held_items, recomputed_blocks
 from planner.pricing.operators import OperatorClass, operator_classes
+from planner.redistribute import Parts
 from planner.rules.expansion import Expansion, Layouts
 from planner.rules.rule import Rule
 from planner.work.activity import fixed_operators, gradient_sources
@@ -96,6 +97,7 @@ class Structure:
     edges: list[tuple[int, int, Case, str]] = field(default_factory=list)
     shares: Mapping[str, float] = field(default_factory=dict)
     samples: dict[tuple[tuple[int, ...], str], Tensor] = field(default_factory=dict)
+    _parts: dict[tuple[int, ...], Parts] | None = None
     _variants: dict[bool, Variant] = field(default_factory=dict)
     _expansions: dict[object, tuple[Layouts, list[Expansion]]] = field(default_factory=dict)
 
@@ -104,6 +106,21 @@ class Structure:
         """Every way tensors are redistributed."""
         found = (case[1].redistributed if isinstance(case[1], HubCase) else case[1] for _, _, case, _ in self.edges)
         return tuple(dict.fromkeys(t for t in found if isinstance(t, RedistributedTensor)))
+
+    @property
+    def parts(self) -> dict[tuple[int, ...], Parts]:
+        """What tensors of a shape may be split in: equal ones share their redistributions."""
+        if self._parts is not None:
+            return self._parts
+        found: dict[tuple[int, ...], list[set[int]]] = {}
+        for cls in self.classes:
+            for t in (*cls.inputs, *cls.outputs):
+                if t is not None and t.shape is not None and t.parts:
+                    ways = found.setdefault(t.shape, [set() for _ in t.shape])
+                    for way, count in zip(ways, t.parts, strict=True):
+                        way |= {count} - {1}
+        self._parts = {shape: tuple(tuple(sorted(way)) for way in ways) for shape, ways in found.items()}
+        return self._parts
 
     def expansions(self, names: tuple[str, ...], busy: tuple[bool, ...]) -> tuple[Layouts, list[Expansion]]:
         """Layouts, and by operator class the strategies, over meshes of these axes of which those `busy` have more than

@@ -146,9 +146,12 @@ def test_prices_of_configurations_that_differ_in_their_parameters_are_found_once
             alone = program_of_configuration(model, changed, A100)
             assert (shared.instructions, shared.strategies) == (alone.instructions, alone.strategies)
             del made[1:]
-        other = program_of_configuration(model, c.with_(sequence_parallel=True), A100, prices=prices)
-        assert len(made) == 2
-    assert other.instructions == program_of_configuration(model, c.with_(sequence_parallel=True), A100).instructions
+        for n, changes in enumerate(({"sequence_parallel": True}, {"precision": "fp32"}), 2):
+            other = program_of_configuration(model, c.with_(**changes), A100, prices=prices)
+            assert len(made) == n
+            alone = program_of_configuration(model, c.with_(**changes), A100)
+            assert (other.instructions, other.strategies) == (alone.instructions, alone.strategies)
+            del made[n:]
 
 
 USUAL = Configuration(
