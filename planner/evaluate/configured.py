@@ -20,6 +20,7 @@ __all__ = ["Prices", "layout_of", "program_of_configuration", "traced_as", "work
 
 
 _DEFAULT: Final = Configuration()
+_AXES: Final = 3  # of a mesh whose prices are kept: on four, those of one program take a gigabyte
 
 
 def layout_of(c: Configuration) -> Configuration:
@@ -77,18 +78,21 @@ class Prices:
     _redistributions: KnownRedistributions = field(default_factory=dict)
 
     def of(self, graph: Graph, pins: Constraints, settings: Settings, *, kept: bool) -> PriceTables:
+        (shape,) = pins.meshes
+        if len(shape) > _AXES:
+            return PriceTables()
         # Constraints of one graph share their pins of operators where these are equal.
         key = id(graph), pins.meshes, id(pins.operators), replace(settings, recompute=False)
         if key in self._known:
             return self._known[key][0]
-        tables = self.apart()
+        tables = self.apart(len(shape))
         if kept:
             self._known[key] = tables, graph, pins  # which keep their identity
         return tables
 
-    def apart(self) -> PriceTables:
-        """Of other pins of operators, or of none."""
-        return PriceTables(redistributions=self._redistributions)
+    def apart(self, axes: int) -> PriceTables:
+        """Of other pins of operators, or of none, on a mesh of so many axes: redistributions alone are shared."""
+        return PriceTables(redistributions=self._redistributions if axes <= _AXES else None)
 
 
 def traced_as(c: Configuration, program: Program, joined: bool = True) -> Workload:

@@ -48,11 +48,12 @@ def least_step(option: Option, control: Control, enough: float, *, narrow: bool)
     assert option.priced is not None
     relaxed = relaxation(option.priced, Weights(1.0, held_up(option.priced, cheapest(option))))
     # Messages on a problem as it stands take less time than to make it smaller, and are often enough.
+    bound = 0
     for prune in (True,) if narrow else (False, True):
         search = search_relaxed(option, relaxed, control, prune=prune)
         search.glance(narrow=narrow, enough=enough - relaxed.constant)
-        bound = relaxed.bound(search.bound)
-        if bound >= enough:
+        bound = max(bound, relaxed.bound(search.bound))
+        if bound >= enough or control.stopped:
             break
     return bound, search.rounds is None
 

@@ -218,6 +218,7 @@ class Uniforms:
         space, count = replace(self.space, unsupported=words), max(_BEGUN, self.options.top_k)
         tell = self._tell if aloud else lambda first: None
         begun: dict[Configuration, Scored] = {}  # what single changes to a configuration lead to
+        anew: set[Configuration] = set()  # of these, also by changes after which tensors are laid out anew
 
         def improved(scored: Scored) -> float:
             c = scored.configuration
@@ -225,19 +226,24 @@ class Uniforms:
                 if aloud:
                     self.history.step(_step_of(scored))
                 layouts = len(begun) < _LAID_OUT
+                if layouts:
+                    anew.add(c)
                 begun[c] = refined(self.sample, space, self.limit, scored, self._stopped, layouts=layouts)
                 if aloud:
                     self.history.step(_step_of(begun[c]))
             return _step_of(begun[c])
 
         def enough(scored: Scored) -> float:
-            return improved(scored) if alone and len(begun) < _BEGUN else float("inf")
+            return improved(scored) if len(begun) < _BEGUN else float("inf")
 
         alone = self.options.top_k == 1  # else configurations are wanted that are slower than the best plan
-        found = best_of(self.sample, space, self.limit, count, stopped=self._stopped, first=tell, improved=enough)
+        changes = enough if alone else None
+        found = best_of(self.sample, space, self.limit, count, stopped=self._stopped, first=tell, improved=changes)
         for n, scored in enumerate(found.best):
             if not n or not alone or len(begun) < _BEGUN:
                 improved(scored)
+            if not n and (c := scored.configuration) not in anew:
+                begun[c] = refined(self.sample, space, self.limit, begun[c], self._stopped)
         changed = {better.configuration: better for better in begun.values()}
         bound: float | None = None
         if aloud and changed:  # of a search that was stopped, a short look at the best of what was met

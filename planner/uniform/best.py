@@ -46,7 +46,7 @@ def best_of(
     count: int = 1,
     stopped: Callable[[], bool] = lambda: False,
     first: Callable[[Scored], None] = lambda scored: None,
-    improved: Callable[[Scored], float] = lambda scored: float("inf"),
+    improved: Callable[[Scored], float] | None = None,
 ) -> Found:
     """The `count` fastest configurations of the space whose fullest device holds at most `limit` bytes; of those met
     until `stopped`.  `first` is called with one that fits, soon; `improved` with each that is the fastest so far: the
@@ -62,7 +62,7 @@ class _Search:
         limit: int | None,
         count: int,
         stopped: Callable[[], bool],
-        improved: Callable[[Scored], float],
+        improved: Callable[[Scored], float] | None,
     ) -> None:
         self.sample, self.space, self.limit, self.count, self.stopped = sample, space, limit, count, stopped
         self.improved, self._enough = improved, float("inf")
@@ -312,7 +312,7 @@ class _Search:
         self.best = [*(s for s in self.best if s not in slower), played]
         self.best.sort(key=lambda s: s.prediction.step_time_s)
         del self.best[self.count :]
-        if self.best[0] is played and (own := self._laid_out(played)) is not None:
+        if self.improved is not None and self.best[0] is played and (own := self._laid_out(played)) is not None:
             self._enough = min(self._enough, self.improved(own))
 
     def _laid_out(self, scored: Scored) -> Scored | None:

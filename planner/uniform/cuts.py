@@ -284,12 +284,13 @@ class _Program:
                 row.SetCoefficient(variable, -seconds)
 
     def _longest(self, layers: np.ndarray, step: float) -> list[_Path]:
-        """The paths that decide on the step that the program finds for a cut."""
-        return [
-            path
+        """The paths that decide on the step that the program finds for a cut, each once."""
+        found = {
+            (path[0].tobytes(), path[1]): path
             for path, (by_layer, beside) in zip(self.paths, self.lengths, strict=True)
             if by_layer @ layers + beside >= step * (1 - _DECIDING)
-        ]
+        }
+        return [*found.values()]
 
     def _whole(self, layers: np.ndarray) -> tuple[int, ...]:
         """Rounded such that they add up."""

@@ -95,7 +95,9 @@ class _Inside:
         for strategies, stored in self._choices():
             pins = self._constraints(self.graph, strategies, stored)
             try:
-                program = program_of_pins(self.graph, pins, sample.profile, self.settings, sample.prices.apart())
+                program = program_of_pins(
+                    self.graph, pins, sample.profile, self.settings, sample.prices.apart(len(self.mesh.axes))
+                )
                 prediction = predict(sample.traced(c, program), c, sample.profile)
             except (UsageError, InputError):
                 continue
@@ -125,7 +127,7 @@ class _Inside:
             if isinstance(r.pin, StrategyPin) and r.pin.roles
         }
         some = near if len(self.mesh.axes) > 1 else None
-        free = price(self.graph, machine, rules, active, None, self.sample.prices.apart(), some)
+        free = price(self.graph, machine, rules, active, None, self.sample.prices.apart(len(self.mesh.axes)), some)
         pinned = apply(free, resolve(replace(self.own, operators=()), self.graph, rules))
         made: set[tuple[int, ...]] = set()
         for priced in (free, pinned):

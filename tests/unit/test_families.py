@@ -228,7 +228,12 @@ def test_paths_of_one_family_bound_the_cuts_of_another(schedule: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_Program, "_meet", lambda self, layers: met.append(0.0) or meet(self, layers))
         alone, each = rounds(None)
-        shared, together = rounds(Paths())
+        paths = Paths()
+        shared, together = rounds(paths)
+        again, _ = rounds(paths)
+    for deciding in paths.deciding.values():
+        assert len({(passes.tobytes(), crossed) for passes, crossed in deciding}) == len(deciding)
+    assert again == pytest.approx(shared, rel=2e-3)
     assert shared == pytest.approx(alone, rel=2e-3)
     assert together < each
 

@@ -152,6 +152,10 @@ def test_prices_of_configurations_that_differ_in_their_parameters_are_found_once
             alone = program_of_configuration(model, c.with_(**changes), A100)
             assert (other.instructions, other.strategies) == (alone.instructions, alone.strategies)
             del made[n:]
+        for _ in range(2):  # of a mesh of four axes prices take too much room to be kept
+            experts = c.with_(dp=4, ep=2, tp=2, cp=2)
+            program_of_configuration(graph("moe", 16), experts, A100, prices=prices, kept=True)
+    assert len(made) == 5
 
 
 USUAL = Configuration(
