@@ -200,7 +200,7 @@ class _Program:
         key = self.c.order, self.c.pp, self.c.virtual_stages, self.c.passes
         for path in paths.deciding.get(key, ()):
             self._path(path)
-        best = self._begun(paths.cut.get(key))
+        best = self._start(paths.cut.get(key))
         shortest, held = self._meet(best), self._holds(best)
         for _ in range(rounds):
             status = self.solver.Solve()
@@ -223,7 +223,7 @@ class _Program:
             paths.deciding[key], paths.cut[key] = self._longest(found, bound), best
         return Cut(bound * self.unit * (1 - _ROUNDING), self._whole(best[: self.count] + best[self.count :]))
 
-    def _begun(self, known: np.ndarray | None) -> np.ndarray:
+    def _start(self, known: np.ndarray | None) -> np.ndarray:
         """A cut to begin with: the one that is known of another family, or an even one."""
         even = np.concatenate([np.full(self.count, self.load.layers / self.count), np.zeros(self.count)])
         if known is None or abs(known.sum() - self.load.layers) > _ROUNDING * self.load.layers:
