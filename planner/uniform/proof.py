@@ -18,7 +18,7 @@ from planner.clock import Configuration, predict
 from planner.errors import InputError, UsageError
 from planner.uniform.by_stage import fewest_by_stage
 from planner.uniform.coarse import Coarse, ranks_of
-from planner.uniform.cuts import NODES, Cut, Paths, best_cut, has_whole
+from planner.uniform.cuts import QUICK, THOROUGH, Cut, Effort, Paths, best_cut
 from planner.uniform.families import dealt, held_evenly, least_in_groups, least_once, least_seconds
 from planner.uniform.found import Scored
 from planner.uniform.load import Load, least_handover
@@ -33,8 +33,7 @@ _NEAR: Final = 0.005  # a bound so close to the best is not raised further
 _OPENED: Final = 40_000  # families, on the way to a bound
 _ROUNDS_ESTIMATED: Final = 20  # of the bound of a cut, by what is estimated
 _CUT: Final = 64  # families whose best cut is found by what is estimated of them
-_WHOLE: Final = 4  # families whose best cut into whole layers is found
-_NODES_FOR_A_CUT: Final = 100  # of integer programs, where a good cut is all that is wanted
+_THOROUGH: Final = 2  # families that are bounded by more effort at the end
 _LAID_OUT: Final = 18  # layouts that are found in search of one that is faster
 _LAID_OUT_FOR_A_BOUND: Final = 30  # and where the least bound of all is raised by it
 _TRIED: Final = 18  # families of which a member is improved
@@ -86,7 +85,7 @@ class _Proof:
         self.sample, self.space, self.limit, self.best, self.stopped = sample, space, limit, best, stopped
         self.coarse, self.loads, self.profile = coarse, coarse.own, sample.profile
         self._closed: list[tuple[float, int, Configuration | None]] = []  # what is bounded closely, or closer later
-        self.families = self.opened = self.cut = self.whole = 0
+        self.families = self.opened = self.cut = self.thorough = 0
         self._open: list[tuple[float, int, Callable[[float, Configuration], None], Configuration]] = []
         self._number = itertools.count()
         self._rates: dict[object, float] = {}
@@ -103,7 +102,7 @@ class _Proof:
             if load is not None:
                 self._push(self._least(load, c), self._look, c)
         self._search()
-        while not self.stopped() and self._whole_layers():
+        while not self.stopped() and self._bound_thoroughly():
             self._search()
         bound = min(self.left, self._open[0][0] if self._open else float("inf"), self._step)
         return Proven(self.best, bound, self.families, self.opened)
@@ -118,22 +117,17 @@ class _Proof:
             bound, _, look, c = heapq.heappop(self._open)
             look(bound, c)
 
-    def _whole_layers(self) -> bool:
-        """Bounds the family with the least bound by cuts into whole layers, which takes longest, and looks for a faster
-        member near them; whether there is any that is worth it."""
-        worth = [(bound, k) for k, (bound, _, c) in enumerate(self._closed) if c is not None and bound < self._near]
-        if not worth or self.whole == _WHOLE:
+    def _bound_thoroughly(self) -> bool:
+        """Bounds the family with the least bound by more effort, and looks for a faster member near the cuts found so;
+        whether there is one that is worth it."""
+        if not self._closed or self._closed[0][0] >= self._near or self.thorough == _THOROUGH:
             return False
-        _, k = min(worth)
-        bound, number, c = self._closed[k]
-        assert c is not None
-        self.whole += 1
-        others = [b for j, (b, _, _) in enumerate(self._closed) if j != k] + [b for b, *_ in self._open[:1]]
-        # Where another family has a lower bound, a good cut is what is wanted, and no proof that there is none better.
-        nodes = NODES if bound < min(others, default=float("inf")) else _NODES_FOR_A_CUT
-        closer, cut = self._cut_exactly(c, whole=True, nodes=nodes)
-        self._closed[k] = max(bound, closer), number, None
-        heapq.heapify(self._closed)
+        bound, number, c = self._closed[0]
+        if c is None:
+            return False
+        self.thorough += 1
+        closer, cut = self._cut_exactly(c, THOROUGH)
+        heapq.heapreplace(self._closed, (max(bound, closer), number, None))
         if cut is not None and closer < self._step:
             self._seek(closer, c, cut)
         return True
@@ -265,7 +259,7 @@ class _Proof:
             self._push(max(bound, self._least(load, c, self.loads.slack(c))), self._improve, c)
 
     def _close(self, bound: float, c: Configuration | None = None) -> None:
-        """Leaves a family with its bound; `c`: where it may be bounded closer by cuts into whole layers."""
+        """Leaves a family with its bound; `c`: where it may be bounded closer."""
         heapq.heappush(self._closed, (bound, next(self._number), c))
 
     def _estimate(self, bound: float, c: Configuration) -> None:
@@ -322,21 +316,20 @@ class _Proof:
         bound = max(bound, closer)
         if bound >= self._step:
             return
-        load = self.loads.of(c, exact=True)
-        self._close(bound, c if cut is not None and load is not None and has_whole(load, c) else None)
+        self._close(bound, c if cut is not None and cut.whole else None)
         if bound >= self._near or c in self._tried or len(self._tried) == _TRIED:
             return
         self._tried.add(c)
         self._seek(bound, c, cut)
 
-    def _cut_exactly(self, c: Configuration, *, whole: bool = False, nodes: int = NODES) -> tuple[float, Cut | None]:
+    def _cut_exactly(self, c: Configuration, effort: Effort = QUICK) -> tuple[float, Cut | None]:
         """Seconds that a step of the family takes at least, by its own workload and its best cut."""
         load = self.loads.of(c, exact=True)
         if load is None:
             return 0.0, None
         once, less = least_once(load, c, self.profile), 1 - self.loads.slack(c)
         below, handover = self._step / less - once, self._handover(c, exact=True)
-        cut = best_cut(load, c, self.limit, below, handover, paths=self._paths, whole=whole, nodes=nodes)
+        cut = best_cut(load, c, self.limit, below, handover, paths=self._paths, whole=effort)
         return (0.0, None) if cut is None else ((cut.seconds + once) * less, cut)
 
     def _seek(self, bound: float, c: Configuration, cut: Cut | None) -> None:

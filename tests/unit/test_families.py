@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from planner.builder import build
 from planner.cli.main import main
@@ -22,7 +24,8 @@ from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
 from planner.planning.schemes import parse_strategy, spelled
 from planner.uniform import Sample, Space, best_of, configurations, prove, refined
-from planner.uniform.cuts import Paths, _Program, best_cut
+from planner.uniform.cut_program import CutProgram, _rounded
+from planner.uniform.cuts import QUICK, THOROUGH, Effort, Paths, best_cut
 from planner.uniform.families import LEAST_CHUNK, dealt, held_evenly, least_once, least_seconds
 from planner.uniform.load import Load, least_handover, load_of
 from planner.uniform.loads import Loads
@@ -125,7 +128,7 @@ def test_no_member_is_faster_than_the_bound_of_its_family(architecture: str, mac
             assert closer is not None
             assert closer.seconds + once <= p.step_time_s * (1 + 1e-6), spelled(m)
             assert handed > 0
-            whole = best_cut(load, c, p.allocated_bytes, p.step_time_s * (1 + 1e-6) - once, handed, whole=True)
+            whole = best_cut(load, c, p.allocated_bytes, p.step_time_s * (1 + 1e-6) - once, handed, whole=QUICK)
             assert whole is not None
             assert closer.seconds * (1 - 2e-5) <= whole.seconds
             assert whole.seconds + once <= p.step_time_s * (1 + 1e-6), spelled(m)
@@ -162,7 +165,8 @@ def test_what_bounds_all_groups_bounds_each(architecture: str, machine: str, ste
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 @pytest.mark.parametrize("micro_batch", [1, 4])
-def test_no_cut_into_whole_layers_is_faster_than_the_bound(schedule: str, micro_batch: int) -> None:
+@pytest.mark.parametrize("effort", [QUICK, THOROUGH])
+def test_no_cut_into_whole_layers_is_faster_than_the_bound(schedule: str, micro_batch: int, effort: Effort) -> None:
     """Of all there are, where the logits weigh as much as several layers, so that the best cut is a very uneven one."""
     profile = MACHINES["h100"]
     sizes = {"layers": 9, "hidden": 1024, "heads": 16, "vocab": 128_000, "seq": 512, "attention": "fused", "batch": 32}
@@ -176,11 +180,50 @@ def test_no_cut_into_whole_layers_is_faster_than_the_bound(schedule: str, micro_
         best = min(p.step_time_s for p in every if limit is None or round(p.allocated_bytes) <= limit)
         for enough in (inf, best * 1.001 - once):
             parts = best_cut(load, c, limit, enough, handed)
-            whole = best_cut(load, c, limit, enough, handed, whole=True)
+            whole = best_cut(load, c, limit, enough, handed, whole=effort)
             assert parts is not None
             assert whole is not None
             assert parts.seconds * (1 - 2e-5) <= whole.seconds
             assert whole.seconds + once <= best * (1 + 1e-9)
+            assert whole.whole
+
+
+@pytest.mark.parametrize(("schedule", "layers"), [("zb-v", 9), ("interleaved,vpp=2", 9), ("interleaved,vpp=3", 11)])
+def test_no_cut_into_chunks_of_whole_layers_is_faster_than_the_bound(schedule: str, layers: int) -> None:
+    """Of all there are, where a rank has several chunks; and a cut that is found near the bound is a good one."""
+    profile = MACHINES["h100"]
+    sizes = {"layers": layers, "hidden": 1024, "heads": 16, "vocab": 64_000, "seq": 512, "attention": "fused"}
+    sample = Sample(import_bytes(build("gpt", {**sizes, "batch": 32}).SerializeToString(), name="gpt"), profile)
+    c = parse_strategy(f"megatron:dp=4,pp=2,micro_batch=1,schedule={schedule}", devices=8, batch=32)
+    workload = sample.workload(c)
+    load = load_of(workload, c, profile)
+    every = {
+        cut: predict(workload, c.with_(stage_layers=cut), profile) for cut in cuts(layers, c.pp * c.virtual_stages)
+    }
+    assert len(every) > 50
+    once, handed = least_once(load, c, profile), least_handover(workload, c, profile)
+    steps = sorted(p.step_time_s for p in every.values())
+    for limit in (None, round(sorted(p.allocated_bytes for p in every.values())[len(every) // 3])):
+        best = min(p.step_time_s for p in every.values() if limit is None or round(p.allocated_bytes) <= limit)
+        parts = best_cut(load, c, limit, inf, handed)
+        whole = best_cut(load, c, limit, inf, handed, whole=QUICK)
+        assert parts is not None
+        assert whole is not None
+        assert parts.seconds * (1 - 2e-5) <= whole.seconds
+        assert whole.seconds + once <= best * (1 + 1e-9)
+        if limit is None:
+            assert whole.seconds > parts.seconds * 1.002
+            assert min(every[cut].step_time_s for cut in whole.others) <= steps[len(steps) // 10]
+
+
+@given(st.lists(st.floats(0, 9), min_size=1, max_size=12), st.integers(0, 3), st.integers(0, 40))
+def test_rounded_layers_add_up(parts: list[float], least: int, more: int) -> None:
+    """And are the parts themselves where these are whole."""
+    total = least * len(parts) + more
+    found = _rounded(np.array(parts), total, least)
+    assert found.sum() == total
+    assert found.min() >= least
+    assert (_rounded(found.astype(float), total, least) == found).all()
 
 
 def with_wide_logits(share: float) -> tuple[Configuration, Load, float]:
@@ -196,16 +239,16 @@ def with_wide_logits(share: float) -> tuple[Configuration, Load, float]:
 def test_the_best_cut_is_found_where_an_even_one_holds_too_much() -> None:
     """Cuts were simulated half way to the even one, which led nowhere, and the bound was a weak one."""
     c, load, limit = with_wide_logits(0.9)
-    program = _Program(load, c, limit, inf, 1e-5)
-    cut = program.solved(inf, 30)
+    program = CutProgram(load, c, limit, inf, 1e-5)
     assert len(program.rows)
     even = np.concatenate([np.full(c.pp, load.layers / c.pp), np.zeros(c.pp)])
-    assert not program._holds(even)
+    assert not program.holds(even)
+    cut = program.descend(even, inf, 30)
     # What the program's own solution takes is hardly more than its bound: no cut is bounded closer.
     assert program.solver.Solve() == program.status.OPTIMAL
-    found = np.array([x.solution_value() for x in (*program.saved, *program.more)])
-    assert program._holds(found)
-    assert program._meet(found) * program.unit <= cut.seconds * 1.002
+    found = program.solution()
+    assert program.holds(found)
+    assert program.meet(found) <= cut.bound * 1.002
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-v"])
@@ -218,7 +261,7 @@ def test_paths_of_one_family_bound_the_cuts_of_another(schedule: str) -> None:
     families = [c, c.with_(recompute="full"), c.with_(sequence_parallel=True, dp=1, tp=2, micro_batch=4)]
     loads = [load_of(sample.workload(f), f, sample.profile) for f in families]
     met: list[float] = []
-    meet = _Program._meet
+    meet = CutProgram.meet
 
     def rounds(paths: Paths | None) -> tuple[list[float], int]:
         before = len(met)
@@ -226,7 +269,7 @@ def test_paths_of_one_family_bound_the_cuts_of_another(schedule: str) -> None:
         return [cut.seconds for cut in found if cut is not None], len(met) - before
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Program, "_meet", lambda self, layers: met.append(0.0) or meet(self, layers))
+        patch.setattr(CutProgram, "meet", lambda self, layers: met.append(0.0) or meet(self, layers))
         alone, each = rounds(None)
         paths = Paths()
         shared, together = rounds(paths)
@@ -250,9 +293,9 @@ def test_a_cut_is_not_bounded_below_what_is_known(share: float) -> None:
         assert cut is not None
         return cut.seconds, len(met) - before
 
-    meet = _Program._meet
+    meet = CutProgram.meet
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_Program, "_meet", lambda self, layers: met.append(0.0) or meet(self, layers))
+        patch.setattr(CutProgram, "meet", lambda self, layers: met.append(0.0) or meet(self, layers))
         best, rounds = simulated(0.0)
         found, fewer = simulated(best * share)
     assert found <= best * (1 + 1e-9)
