@@ -166,14 +166,18 @@ class _Pipeline:
         static = static_bytes(load, c)
         chunk = least_chunk(load, c)
         share = min(1.0, chunk * c.pp * c.virtual_stages / load.layers)  # of an even one, that every chunk has
-        flying = _in_flight(c.order, c.pp, c.virtual_stages, min(c.passes, _PASSES * c.pp), share)
+        flying, more = _in_flight(c.order, c.pp, c.virtual_stages, min(c.passes, _PASSES * c.pp), share)
         self.passes, self.alike = c.passes, load.lightest is None
-        self.room = np.array(room_of_ranks(load, c, limit))
+        # Of a chunk's least share, in which it is open what runs again or waits elsewhere.
+        each = load.saved_again if load.again or load.copied else load.saved
+        self.held = more * (chunk * c.virtual_stages * each)
+        self.room = np.array(room_of_ranks(load, c, limit)) - self.held
         self.seconds, self.again = sum(load.layer), load.again  # of a layer, in a pass
         self.copied = 2 * load.copied
         self.on_the_way = 2 * load.saved * (load.lightest or 1.0)
-        self.bytes, self.bytes_again = static + flying * load.saved, static + flying * load.saved_again  # of a layer
-        self.most_saved = self.room / self.bytes
+        # Of a layer; one byte, where it holds nothing all the time.
+        self.bytes, self.bytes_again = (np.maximum(1.0, static + flying * b) for b in (load.saved, load.saved_again))
+        self.most_saved = np.maximum(0.0, self.room / self.bytes)
         back = _goes_back(c)
         # Once, for the ranks before; and for each micro-batch, beside layers.
         self.waits = _numbers(c.pp) * (chunk * (load.layer[0] + (load.layer[1] if back else 0.0)))
@@ -211,7 +215,7 @@ class _Pipeline:
         both = self.seconds * self.bytes_again - longer * self.bytes
         bounded = bool(np.isfinite(self.room).all())
         rooms = (longer * self.room, self.seconds * self.room) if bounded else None
-        return longer, both, self.room / self.bytes_again, rooms
+        return longer, both, np.maximum(0.0, self.room / self.bytes_again), rooms
 
     def _whole(self, layers: _Floats) -> _Floats:
         return np.floor(layers + _ROUNDING) if self.alike else layers * (1 + _ROUNDING)
@@ -265,7 +269,7 @@ def held_evenly(load: Load, c: Configuration) -> float:
     part = c.offload or (c.recompute == "full" and c.recompute_blocks < 1)
     each = pipeline.bytes_again if part else pipeline.bytes
     beside = -np.array(room_of_ranks(load, c, 0.0, least=-float("inf")))
-    return float((each * load.layers / c.pp + beside).max())
+    return float((each * load.layers / c.pp + pipeline.held + beside).max())
 
 
 @lru_cache
@@ -274,10 +278,11 @@ def _numbers(ranks: int) -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=4096)
-def _in_flight(order: str, ranks: int, chunks: int, passes: int, share: float) -> _Floats:
+def _in_flight(order: str, ranks: int, chunks: int, passes: int, share: float) -> tuple[_Floats, _Floats]:
     """Micro-batches of which each rank keeps all its layers at once, at least, however its layers are dealt to its
-    chunks, each of which has this `share` of an even one."""
-    found = np.empty(ranks)
+    chunks; and of which it keeps the least share of its chunks beside that.  At the moment when a rank with an even
+    share of the layers, whose chunks each have this `share` of an even one, holds most."""
+    found, beside = np.empty(ranks), np.empty(ranks)
     for d in range(ranks):
         codes = device_order(order, ranks, chunks, passes, d)
         steps = np.zeros((len(codes), chunks))
@@ -286,6 +291,7 @@ def _in_flight(order: str, ranks: int, chunks: int, passes: int, share: float) -
             steps[codes == chunks + k, k] = -1.0
         held = steps.cumsum(axis=0)
         # Behind a step that frees, what runs back was held during it.
-        least = share * held.mean(axis=1) + (1 - share) * held.min(axis=1)
-        found[d] = least.max()
-    return found
+        least, more = held.min(axis=1), held.mean(axis=1) - held.min(axis=1)
+        at = int((least + share * more).argmax())
+        found[d], beside[d] = least[at], more[at]
+    return found, beside

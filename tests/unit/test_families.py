@@ -202,6 +202,13 @@ def test_no_cut_into_chunks_of_whole_layers_is_faster_than_the_bound(schedule: s
     }
     assert len(every) > 50
     once, handed = least_once(load, c, profile), least_handover(workload, c, profile)
+    for cut, p in every.items():  # a rank may have more than an even share, most of it in the chunk that holds least
+        assert least_seconds(load, c, profile, p.allocated_bytes, inf) <= p.step_time_s * (1 + 1e-9), cut
+    for cut in random.Random(1).sample([*every], 12):
+        p = every[cut]
+        found = best_cut(load, c, p.allocated_bytes, p.step_time_s * 1.001 - once, handed, whole=QUICK)
+        assert found is not None
+        assert found.seconds + once <= p.step_time_s * (1 + 1e-9), cut
     steps = sorted(p.step_time_s for p in every.values())
     for limit in (None, round(sorted(p.allocated_bytes for p in every.values())[len(every) // 3])):
         best = min(p.step_time_s for p in every.values() if limit is None or round(p.allocated_bytes) <= limit)
