@@ -13,7 +13,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeVar
 
 from planner.clock import CONTEXTS, Configuration, Context
 from planner.cost_models import HardwareProfile
@@ -36,6 +36,9 @@ __all__ = ["Sample"]
 
 _PLAIN: Final = frozenset({"all_gather", "reduce_scatter", "all_reduce"})
 _TRACED_BLOCKS: Final = 3  # the first block, one that stands for all between, the last one
+
+_Laid = TypeVar("_Laid", Program, Configuration)
+_Sizes = tuple[frozenset[int], ...]  # that ranks divide evenly, by kind of parallelism
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,12 @@ class Sample:
         self._graphs: dict[int, Graph] = {}
         self._workloads: dict[Configuration, Workload | PlannerError] = {}
         self._estimated: dict[Configuration, Workload | PlannerError] = {}
-        self._programs: dict[object, list[Program]] = defaultdict(list)
-        self._laid_out: dict[object, Configuration] = {}  # of which there is a program
+        self._programs: dict[object, list[tuple[_Sizes, Program]]] = defaultdict(list)
+        self._laid_out: dict[object, list[tuple[_Sizes, Configuration]]] = defaultdict(list)  # with programs
         self.prices = Prices()
         self._groups = Groups(profile)
         self._alike_in_groups: dict[tuple[int, int], bool] = {}
+        self._divided_by: dict[int, frozenset[int]] = {}
 
     def at(self, samples: int) -> Graph:
         """The sample's graph of so many samples.  InputError where it has no batch that can be changed."""
@@ -119,7 +123,7 @@ class Sample:
         if c.shard_ranks is not None:
             return self._groups.regrouped(self.estimated(c.with_(shard_ranks=None)), c)
         few = c.with_(dp=min(c.dp, 2 * c.ep))
-        if few == c:
+        if few == c or (self._by_size and c.devices <= (self.profile.devices_per_server or 0)):
             return self.traced(c, self._alike(c))
         return _with_ranks(self.estimated(few), c.dp // c.ep, c.micro_batch * c.dp, divided=c.zero > 0)
 
@@ -132,23 +136,38 @@ class Sample:
         # a loss; those of one sample are.
         one = c.micro_batch == 1 and (c.cp > 1 or c.sequence_parallel)
         inner = (c.tp, c.cp) if c.exchanges_heads else (c.cp, c.tp)
-        travel = inner if self._by_size else tuple(n > 1 for n in inner)
+        travel = (c.dp // c.ep, c.ep, *inner) if self._by_size else tuple(n > 1 for n in inner)
+        divided = tuple(self._divided(n) for n in (*inner, c.tp * c.cp, c.ep))
         operators = travel, c.context, c.ep > 1, c.dp > c.ep, c.sequence_parallel, one
         kinds = operators, c.zero, c.recompute
         sizes = [n for n in (c.dp // c.ep, c.ep, *inner) if n > 1] or [1]
         graph, mesh = self.at(c.micro_batch * c.dp), DeviceMesh.of(*sizes)
         programs = self._programs[kinds]
-        if not programs and (like := self._laid_out.get(operators)) is not None:
+        if not programs:
             # Where only parameters are stored otherwise, or other blocks run again, prices are those of `like`.
-            with suppress(UsageError, InputError):
-                programs.append(self._program(like.with_(zero=c.zero, recompute=c.recompute), kept=True))
-        for known in programs:  # of one sample, dimensions go by other names
+            for own, like in _dividing(self._laid_out[operators], divided)[:1]:
+                with suppress(UsageError, InputError):
+                    program = self._program(like.with_(zero=c.zero, recompute=c.recompute), kept=True)
+                    programs.append((own, program))
+        for _, known in _dividing(programs, divided):  # of one sample, dimensions go by other names
             found = resized(known, graph, mesh)
             if found is not None:
                 return found
-        programs.append(self._program(c, kept=True))
-        self._laid_out.setdefault(operators, c)
-        return programs[-1]
+        program = self._program(c, kept=True)
+        programs.append((divided, program))
+        self._laid_out[operators].append((divided, c))
+        return program
+
+    def _divided(self, ranks: int) -> frozenset[int]:
+        """The sizes, of one sample, that so many ranks divide evenly."""
+        if ranks not in self._divided_by:
+            self._divided_by[ranks] = frozenset(size for size in self._sizes if size % ranks == 0)
+        return self._divided_by[ranks]
+
+    @cached_property
+    def _sizes(self) -> frozenset[int]:
+        """Of what operators go over, in one sample."""
+        return frozenset(size for rule in model_of(self.at(1)).rules.values() for size in rule.factors.values())
 
     @cached_property
     def _by_size(self) -> bool:
@@ -196,6 +215,12 @@ class Sample:
         if self._spread is None:
             return workload
         return workload.spread(self._spread.of, self._spread.repeated, self.elements)
+
+
+def _dividing(known: Sequence[tuple[_Sizes, _Laid]], sizes: _Sizes) -> list[tuple[_Sizes, _Laid]]:
+    """What ranks that divide all of these sizes were laid out for: three ranks, which leave four heads whole, do not
+    stand for two, which divide them."""
+    return [k for k in known if all(wanted <= own for wanted, own in zip(sizes, k[0], strict=True))]
 
 
 def _shards_of(c: Configuration) -> tuple[int, int]:

@@ -288,6 +288,48 @@ def test_where_pairs_of_devices_are_slow_a_layout_is_not_that_of_other_sizes() -
         assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
 
 
+def _vit(hidden: int, batch: int) -> Graph:
+    sizes = {"layers": 5, "hidden": hidden, "heads": 4, "batch": batch}
+    return import_bytes(build("vit", sizes).SerializeToString(), name="vit")
+
+
+@pytest.mark.parametrize("degrees", [(3, 2), (6, 2, 3, 4), (6, 4)])
+def test_a_layout_that_leaves_heads_whole_stands_for_none_that_divides_them(degrees: tuple[int, ...]) -> None:
+    """Law: the order in which layouts are met changes no estimate.  Four heads are divided by two and four ranks, and
+    left whole by three and six."""
+    sample = Sample(_vit(256, 12), A100)
+    for tp in degrees:
+        c = parse_strategy(f"megatron:tp={tp},sp=true,recompute=full,micro_batch=2", devices=tp, batch=12)
+        estimated, own = predict(sample.estimated(c), c, A100), predict(sample.workload(c), c, A100)
+        assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
+        assert estimated.allocated_bytes == pytest.approx(own.allocated_bytes, rel=1e-4)
+
+
+def test_the_few_that_fit_are_found_where_most_degrees_leave_heads_whole() -> None:
+    """Four of 780 configurations fit; what three ranks hold was taken for what two hold, and refused them all."""
+    profile = load_profile("ascend-910b")
+    sample = Sample(_vit(2048, 6), profile)
+    strategy = "megatron:dp=1,tp=2,pp=3,micro_batch=1,zero=0,sp=true,recompute=full,schedule=zb-h1,gradient_bytes=2"
+    c = parse_strategy(strategy, devices=6, batch=6)
+    expected = predict(sample.workload(c), c, profile)
+    limit = round(1.01 * expected.allocated_bytes)
+    searched = Sample(sample.whole, profile)  # knows no configuration's own layout yet
+    (found,) = best_of(searched, Space(6, 6, sample.layers, "bf16", contexts=sample.contexts), limit).best
+    assert found.prediction.step_time_s <= expected.step_time_s
+
+
+def test_where_pairs_of_devices_are_slow_three_ranks_are_laid_out_by_themselves() -> None:
+    """On a V100 server, three pairs of devices do not exchange as two pairs do."""
+    profile = load_profile("v100")
+    sizes = {"layers": 2, "hidden": 512, "heads": 4, "kv_heads": 4, "ffn": 1024, "vocab": 32000, "seq": 512, "batch": 6}
+    model = build("llama", {**sizes, "attention": "unfused"})
+    sample = Sample(import_bytes(model.SerializeToString(), name="llama"), profile)
+    c = parse_strategy("megatron:dp=3,tp=2,micro_batch=2,zero=0,sp=false,gradient_bytes=2", devices=6, batch=6)
+    c = c.with_(precision="fp16")
+    estimated, own = predict(sample.estimated(c), c, profile), predict(sample.workload(c), c, profile)
+    assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
+
+
 @pytest.mark.parametrize("strategy", ["zero3:shard=3", "zero2:shard=3", "zero3:shard=2", "zero2", "zero3"])
 def test_weights_that_not_all_ranks_divide_are_laid_out_by_themselves(strategy: str) -> None:
     """Six ranks cut 512 rows in two, and three of them do not: they cut the 1,536 columns of queries, keys, values."""
