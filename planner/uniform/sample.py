@@ -166,8 +166,11 @@ class Sample:
 
     @cached_property
     def _sizes(self) -> frozenset[int]:
-        """Of what operators go over, in one sample."""
-        return frozenset(size for rule in model_of(self.at(1)).rules.values() for size in rule.factors.values())
+        """Of what operators go over, in one sample where the batch can be so small."""
+        graph = self.graph
+        with suppress(InputError):
+            graph = self.at(1)
+        return frozenset(size for rule in model_of(graph).rules.values() for size in rule.factors.values())
 
     @cached_property
     def _by_size(self) -> bool:
