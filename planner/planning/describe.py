@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Literal
 
 from planner.clock import redistribution_cost, run_cost
@@ -48,7 +49,9 @@ from planner.version import __version__
 __all__ = ["describe"]
 
 
+@lru_cache(maxsize=4096)
 def _layout(layout: Layout) -> LayoutDocument:
+    """One for all tensors that lie alike, of which there are tens of thousands."""
     return LayoutDocument.model_validate(layout.to_json(MESH))
 
 

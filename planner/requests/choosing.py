@@ -117,10 +117,11 @@ class Choosing:
         if prepared.options.target in BY_DEGREES and prepared.options.strategy is None:
             return None, None
         if uniform is not None and len(uniform.found.best) >= request.top_k:
-            if uniform.found.at_once_s * (1 - ONE_BY_ONE) > uniform.step_time_s and not prepared.parted:
-                control.say(
-                    "operators are not searched one by one: the whole batch at once takes longer, or does not fit"
-                )
+            at_once_s, unknown = uniform.found.at_once_s, not (uniform.found.at_once_s or uniform.found.ended)
+            if (unknown or at_once_s * (1 - ONE_BY_ONE) > uniform.step_time_s) and not prepared.parted:
+                why = "what is left of the time is for those inside of the fastest configuration"
+                why = why if unknown else "the whole batch at once takes longer, or does not fit"
+                control.say(f"operators are not searched one by one: {why}")
                 return None, None
             if request.top_k == 1:
                 request = replace(request, known_step_s=uniform.step_time_s)

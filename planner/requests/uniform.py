@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from planner.clock import Configuration, extrapolated
 from planner.cost_models import HardwareProfile, usable_memory_bytes
@@ -33,7 +34,9 @@ from planner.uniform import (
 
 __all__ = ["Uniforms", "uniforms"]
 
-_SHARE = 0.85  # of a time limit
+# Shares of a time limit after which configurations are no longer searched, and no longer proven; the rest is for
+# operators one by one inside of the best, which may save more.
+_SEARCHED, _PROVEN = 0.75, 0.85
 _SHORTEST = 1.0  # seconds of a time limit under which operators alone are searched, unless more is asked for
 _WHY = {
     "memory": "are too large for a device",
@@ -85,7 +88,7 @@ class Uniforms:
         self.refusal = ""  # of the last that was left out
         self.safer_than: Scored | None = None  # what is faster, and less certain, where that is asked for
         self.none_of: Found | None = None  # of what the last search met, where nothing fits
-        self._until = None if control.left is None else control.left * (1 - _SHARE)
+        self._given = control.left
         self._of_any: Found | None = None
 
     def _interleaves(self) -> bool:
@@ -204,7 +207,9 @@ class Uniforms:
         """With what less memory costs."""
         self.control.say("uniform configurations: the fastest with less memory")
         space = replace(self.space, unsupported=None if self.target == "any" else self._unsupported)
-        return replace(uniform, front=time_memory_front(self.sample, space, uniform.found.best[0], self._stopped))
+        return replace(
+            uniform, front=time_memory_front(self.sample, space, uniform.found.best[0], partial(self._stopped, 1.0))
+        )
 
     def _of_any_target(self, step: float) -> float | None:
         """Seconds of the fastest for any target, where `step` is what the fastest for this one takes."""
@@ -248,8 +253,8 @@ class Uniforms:
         bound: float | None = None
         if aloud and changed:  # of a search that was stopped, a short look at the best of what was met
             best = min(changed.values(), key=_step_of)
-            stopped = self._stopped if found.ended else lambda: self.control.stopped
-            proven = prove(self.sample, space, self.limit, best, found.coarse, stopped, bounded=found.ended)
+            until = partial(self._stopped, _PROVEN)
+            proven = prove(self.sample, space, self.limit, best, found.coarse, until, bounded=found.ended)
             changed.setdefault(proven.best.configuration, proven.best)
             self.history.step(_step_of(proven.best), proven.bound_s or None)
             if proven.bound_s:
@@ -265,8 +270,10 @@ class Uniforms:
         self.control.say(f"uniform configurations: {spelled(first.configuration)} fits, and takes {step}")
         self.history.step(_step_of(first))
 
-    def _stopped(self) -> bool:
-        return self.control.stopped or (self._until is not None and (self.control.left or 0.0) < self._until)
+    def _stopped(self, share: float = _SEARCHED) -> bool:
+        """Whether that share of the time is over."""
+        over = self._given is not None and (self.control.left or 0.0) < (1 - share) * self._given
+        return self.control.stopped or over
 
 
 def uniforms(

@@ -25,6 +25,7 @@ from planner.planning.schemes.expert import EXPERT
 from planner.planning.schemes.heads import by_heads
 from planner.planning.schemes.layout import Along, lay_out
 from planner.planning.schemes.model import Model, model_of
+from planner.planning.schemes.narrow import moved_where_narrow
 from planner.planning.schemes.samples import roles_of_samples
 from planner.planning.schemes.stored import ranks_that_divide, stored
 from planner.planning.schemes.tensor import TENSOR
@@ -127,6 +128,8 @@ def _strategies(
             ways = dict(along.ways)
             if axis.name == "context" and c.exchanges_heads:
                 ways |= by_heads(graph, model, within, roles, source)
+            if axis.name == "context":
+                ways |= moved_where_narrow(graph, model, within, roles, ways, along.rest)
             found = {name: way.role for name, way in ways.items()}
         if not any(r.kind == "split" for r in found.values()):
             raise UsageError(f"{source}: {axis.name} parallelism over {axis.size} ranks splits nothing of the model")

@@ -1,0 +1,134 @@
+"""Keys and values that an exporter repeats for every group of queries are moved between ranks before they are."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from planner.clock import Configuration, predict
+from planner.cost_models import load_profile
+from planner.errors import UsageError
+from planner.evaluate import program_of_configuration, workload_of_configuration
+from planner.frontends import import_bytes
+from planner.ir import Graph
+from planner.lowering import Program
+from planner.verify.check import verify_program
+
+H100 = load_profile("h100")
+HEADS, SEQUENCE, DEPTH, VOCABULARY, BLOCKS = 4, 16, 8, 32, 2
+
+
+def exported(batch: int, groups: int) -> bytes:
+    """Blocks of attention as exporters write them, where `groups` heads of keys and values are repeated, and a loss."""
+    dice, width, each = np.random.default_rng(5), HEADS * DEPTH, HEADS // groups
+    nodes: list[onnx.NodeProto] = []
+    held: list[onnx.TensorProto] = []
+
+    def constant(name: str, *values: int) -> str:
+        held.append(numpy_helper.from_array(np.array(values, np.int64), name))
+        return name
+
+    def weight(name: str, *shape: int) -> str:
+        held.append(numpy_helper.from_array(dice.normal(0, 0.2, shape).astype(np.float32), name))
+        return name
+
+    def node(kind: str, *inputs: str, name: str, **attributes: object) -> str:
+        nodes.append(helper.make_node(kind, inputs, [name], name=name, **attributes))
+        return name
+
+    x = node("Gather", weight("table", VOCABULARY, width), "tokens", name="embedded")
+    for n in range(BLOCKS):
+        b = f"block{n}."
+        heads = {"q": HEADS, "k": groups, "v": groups}
+        parts = {}
+        for part, count in heads.items():
+            flat = node("MatMul", x, weight(f"{b}w{part}", width, count * DEPTH), name=f"{b}{part}")
+            apart = constant(f"{b}{part}.shape", batch, SEQUENCE, count, DEPTH)
+            split = node("Reshape", flat, apart, name=f"{b}{part}.heads")
+            parts[part] = node("Transpose", split, name=f"{b}{part}.turned", perm=[0, 2, 1, 3])
+        for part in ("k", "v"):
+            own = node("Unsqueeze", parts[part], constant(f"{b}{part}.axes", 2), name=f"{b}{part}.own")
+            wide = constant(f"{b}{part}.wide", batch, groups, each, SEQUENCE, DEPTH)
+            repeated = node("Expand", own, wide, name=f"{b}{part}.repeated")
+            all_heads = constant(f"{b}{part}.all", batch, HEADS, SEQUENCE, DEPTH)
+            parts[part] = node("Reshape", repeated, all_heads, name=f"{b}{part}.all_heads")
+        keys = node("Transpose", parts["k"], name=f"{b}keys", perm=[0, 1, 3, 2])
+        scores = node("MatMul", parts["q"], keys, name=f"{b}scores")
+        weights = node("Softmax", scores, name=f"{b}weights", axis=-1)
+        context = node("MatMul", weights, parts["v"], name=f"{b}context")
+        turned = node("Transpose", context, name=f"{b}turned", perm=[0, 2, 1, 3])
+        joined = node("Reshape", turned, constant(f"{b}joined.shape", batch, SEQUENCE, width), name=f"{b}joined")
+        projected = node("MatMul", joined, weight(f"{b}wo", width, width), name=f"{b}projected")
+        x = node("Add", x, projected, name=f"{b}sum")
+    logits = node("MatMul", x, weight("head", width, VOCABULARY), name="logits")
+    scores = node("Transpose", logits, name="classes", perm=[0, 2, 1])
+    node("SoftmaxCrossEntropyLoss", scores, "labels", name="loss")
+    inputs = [helper.make_tensor_value_info(n, TensorProto.INT64, (batch, SEQUENCE)) for n in ("tokens", "labels")]
+    loss = [helper.make_tensor_value_info("loss", TensorProto.FLOAT, ())]
+    graph = helper.make_graph(nodes, "exported", inputs, loss, held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+
+
+@cache
+def model(batch: int, groups: int) -> Graph:
+    return import_bytes(exported(batch, groups), name="exported")
+
+
+def program_of(c: Configuration, groups: int = 2) -> Program:
+    return program_of_configuration(model(c.micro_batch * c.dp, groups), c, H100)
+
+
+def moved(program: Program, kind: str, *, gradient: bool = False) -> set[str]:
+    """Activations of the first block that such a collective travels with."""
+    steps = [(i.tensor, str(s)) for i in program.redistributions() if i.gradient == gradient for s in i.steps]
+    return {t for t, step in steps if step.startswith(kind) and t.startswith(("block0.k", "block0.v"))}
+
+
+@pytest.mark.parametrize(
+    "c", [Configuration(dp=2, cp=2, micro_batch=1), Configuration(cp=2, tp=2, micro_batch=2)], ids=str
+)
+def test_keys_and_values_are_gathered_before_they_are_repeated(c: Configuration) -> None:
+    program = program_of(c.with_(zero=1))
+    narrow = program.graph.tensors["block0.k"].elements
+    for tensors in (moved(program, "all_gather"), moved(program, "reduce_scatter", gradient=True)):
+        assert {t.split(".")[1][0] for t in tensors} == {"k", "v"}
+        assert {program.graph.tensors[t].elements for t in tensors} == {narrow}
+    assert verify_program(program).ok
+
+
+@pytest.mark.parametrize(("groups", "cp", "times"), [(2, 2, 1), (2, 4, 2), (4, 4, 1)])
+def test_heads_are_exchanged_before_they_are_repeated_where_ranks_divide_those(
+    groups: int, cp: int, times: int
+) -> None:
+    """Ranks that do not divide the heads of keys and values exchange them as often as these are repeated."""
+    program = program_of(Configuration(cp=cp, context="all-to-all", zero=1, micro_batch=2), groups)
+    tensors = moved(program, "all_to_all")
+    assert {t.split(".")[1][0] for t in tensors if not t.startswith("block0.keys")} >= {"v"}
+    elements = {program.graph.tensors[t].elements for t in tensors}
+    assert elements == {times * program.graph.tensors["block0.k"].elements}
+    assert verify_program(program).ok
+
+
+def test_one_head_of_keys_is_gathered_where_heads_of_queries_are_exchanged() -> None:
+    """Every rank needs all of it: less is received than of its repetitions, which could be divided."""
+    program = program_of(Configuration(cp=2, context="all-to-all", zero=1, micro_batch=2), 1)
+    assert not moved(program, "all_to_all")
+    tensors = moved(program, "all_gather")
+    assert {program.graph.tensors[t].elements for t in tensors} == {program.graph.tensors["block0.k"].elements}
+    assert verify_program(program).ok
+
+
+def test_a_step_takes_no_longer_than_where_repeated_keys_are_moved() -> None:
+    """With as many heads of keys as of queries nothing is repeated: ranks compute the same, and receive more."""
+    c = Configuration(dp=2, cp=2, micro_batch=1, zero=1)
+    few, all_ = (predict(workload_of_configuration(model(2, n), c, H100), c, H100) for n in (1, HEADS))
+    assert few.breakdown["tensor_collectives"] < all_.breakdown["tensor_collectives"]
+
+
+def test_too_many_ranks_are_refused_as_before() -> None:
+    with pytest.raises(UsageError, match="cannot divide its heads among 8 ranks"):
+        program_of(Configuration(cp=8, context="all-to-all", zero=1, micro_batch=2))
