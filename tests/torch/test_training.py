@@ -60,6 +60,15 @@ def test_models_with_tables_and_masks_of_their_own_train(workers: Workers, name:
     _compare(workers, name, KINDS[kind])
 
 
+@pytest.mark.parametrize(
+    "strategy", ["dp=2,cp=2,micro_batch=4", "dp=2,cp=2,micro_batch=4,context=all-to-all", "cp=2,tp=2,micro_batch=4,sp=0"]
+)
+@pytest.mark.parametrize("name", ["gpt", *(["hf_llama"] if find_spec("transformers") else ())])
+def test_positions_divide_among_ranks(workers: Workers, name: str, strategy: str) -> None:
+    found = _compare(workers, name, {"strategy": f"megatron:{strategy}"})
+    assert "CP" in found.parallelism
+
+
 @pytest.mark.parametrize("kind", ["searched", "zero3", "tp+sp"])
 def test_the_row_of_padding_gets_no_gradient(workers: Workers, kind: str) -> None:
     found = _compare(workers, "padded", KINDS[kind])
