@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Choosing", "Chosen"]
 
+_LARGE: Final = 1_000  # operators: searching them one by one takes seconds, also where nothing comes of it
 _PASSED_OVER: Final = 4  # configurations of which no plan could be made, before the search goes on without
 
 
@@ -118,6 +119,7 @@ class Choosing:
             return None, None
         if uniform is not None and len(uniform.found.best) >= request.top_k:
             at_once_s, unknown = uniform.found.at_once_s, not (uniform.found.at_once_s or uniform.found.ended)
+            unknown = unknown and len(prepared.graph.ops) > _LARGE
             if (unknown or at_once_s * (1 - ONE_BY_ONE) > uniform.step_time_s) and not prepared.parted:
                 why = "what is left of the time is for those inside of the fastest configuration"
                 why = why if unknown else "the whole batch at once takes longer, or does not fit"

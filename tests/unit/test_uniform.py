@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -27,6 +28,10 @@ from planner.planning import Request, make_plan, read_plan
 from planner.planning.schemes import in_words, parse_strategy, spelled
 from planner.pricing import Settings
 from planner.pricing.cases import CasePrices
+from planner.requests.history import History
+from planner.requests.search import SearchRequest
+from planner.requests.uniform import _PROVEN, Uniforms
+from planner.search.control import Control
 from planner.uniform import Sample, Scored, Space, best_of, prove
 from planner.uniform.bounding import Bounds, step_of
 from planner.uniform.least import Held, Passed
@@ -505,6 +510,31 @@ def test_seconds_are_enough_for_a_plan_that_fits(tmp_path: Path, capsys: pytest.
     assert isinstance(peak, int)
     assert peak <= 16_000_000
     assert "uniform" in found
+
+
+def test_a_limit_leaves_time_for_operators_inside_of_the_fastest() -> None:
+    """Configurations are searched for three quarters of the time, bounded for a tenth more, and then left."""
+    control = Control(1000.0)
+    uniforms = Uniforms(SearchRequest(Path("gpt.onnx"), "8"), graph("gpt", 8), 8, A100, control, History())
+    stopped = []
+    for seconds in (700.0, 800.0, 900.0, 1000.0):
+        control.started = time.monotonic() - seconds
+        stopped.append([uniforms._stopped(), uniforms._stopped(_PROVEN), control.stopped])
+    assert stopped == [[False, False, False], [True, False, False], [True, True, False], [True, True, True]]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_operators_of_a_large_graph_are_not_searched_one_by_one_where_time_for_configurations_did_not_reach(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    """What is left of the time is for those inside of the fastest configuration that was met."""
+    monkeypatch.setattr(Uniforms, "_stopped", lambda self, share=0.0: True)
+    monkeypatch.setattr("planner.requests.choosing._LARGE", 10 if large else 1_000)
+    found = searched(capsys, tmp_path, "--space", "whole", "--time-limit", "60")
+    assert isinstance(found["uniform"], dict)
+    plan = read_plan(tmp_path / "plan" / "plan.json")
+    assert plan.search.request is not None
+    assert plan.search.request.strategy == (found["uniform"]["strategy"] if large else None)
 
 
 def test_the_upper_end_of_the_interval_counts_where_that_is_asked_for(
