@@ -119,7 +119,7 @@ class Choosing:
             return None, None
         if uniform is not None and len(uniform.found.best) >= request.top_k:
             at_once_s, unknown = uniform.found.at_once_s, not (uniform.found.at_once_s or uniform.found.ended)
-            unknown = unknown and len(prepared.graph.ops) > _LARGE
+            unknown = unknown and len(prepared.graph.ops) > _LARGE and prepared.options.target in TO_THE_LETTER
             if (unknown or at_once_s * (1 - ONE_BY_ONE) > uniform.step_time_s) and not prepared.parted:
                 why = "what is left of the time is for those inside of the fastest configuration"
                 why = why if unknown else "the whole batch at once takes longer, or does not fit"

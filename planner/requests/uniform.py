@@ -89,6 +89,7 @@ class Uniforms:
         self.safer_than: Scored | None = None  # what is faster, and less certain, where that is asked for
         self.none_of: Found | None = None  # of what the last search met, where nothing fits
         self._given = control.left
+        self._searched = False  # the first time; later searches have what is left for bounds
         self._of_any: Found | None = None
 
     def _interleaves(self) -> bool:
@@ -165,7 +166,7 @@ class Uniforms:
     def nothing(self, besides: InfeasibleError | None = None) -> PlannerError:
         """The error where no configuration is left; `besides`: what a search of operators one by one said."""
         found = self.none_of
-        if found is None or self.control.stopped:
+        if found is None or not found.ended or self.control.stopped:
             return NoPlanError(f"{self._for}no plan was found in the time given; give more (--time-limit)")
         why = [f"{n:,} {_WHY[reason]}" for reason, n in found.refused.items() if reason in _WHY and n]
         limit = "no limit" if self.limit is None else f"{self.limit / 2**30:.2f} GiB"
@@ -249,6 +250,7 @@ class Uniforms:
                 improved(scored)
             if not n and (c := scored.configuration) not in anew:
                 begun[c] = refined(self.sample, space, self.limit, begun[c], self._stopped)
+        self._searched = True
         changed = {better.configuration: better for better in begun.values()}
         bound: float | None = None
         if aloud and changed:  # of a search that was stopped, a short look at the best of what was met
@@ -270,8 +272,9 @@ class Uniforms:
         self.control.say(f"uniform configurations: {spelled(first.configuration)} fits, and takes {step}")
         self.history.step(_step_of(first))
 
-    def _stopped(self, share: float = _SEARCHED) -> bool:
-        """Whether that share of the time is over."""
+    def _stopped(self, share: float | None = None) -> bool:
+        """Whether that share of the time is over; by default, the one for searching."""
+        share = share if share is not None else _PROVEN if self._searched else _SEARCHED
         over = self._given is not None and (self.control.left or 0.0) < (1 - share) * self._given
         return self.control.stopped or over
 

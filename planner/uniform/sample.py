@@ -145,11 +145,11 @@ class Sample:
         programs = self._programs[kinds]
         if not programs:
             # Where only parameters are stored otherwise, or other blocks run again, prices are those of `like`.
-            for own, like in _dividing(self._laid_out[operators], divided)[:1]:
+            for own, like in _fit_for(self._laid_out[operators], divided)[:1]:
                 with suppress(UsageError, InputError):
                     program = self._program(like.with_(zero=c.zero, recompute=c.recompute), kept=True)
                     programs.append((own, program))
-        for _, known in _dividing(programs, divided):  # of one sample, dimensions go by other names
+        for _, known in _fit_for(programs, divided):  # of one sample, dimensions go by other names
             found = resized(known, graph, mesh)
             if found is not None:
                 return found
@@ -220,7 +220,7 @@ class Sample:
         return workload.spread(self._spread.of, self._spread.repeated, self.elements)
 
 
-def _dividing(known: Sequence[tuple[_Sizes, _Laid]], sizes: _Sizes) -> list[tuple[_Sizes, _Laid]]:
+def _fit_for(known: Sequence[tuple[_Sizes, _Laid]], sizes: _Sizes) -> list[tuple[_Sizes, _Laid]]:
     """What ranks that divide all of these sizes were laid out for: three ranks, which leave four heads whole, do not
     stand for two, which divide them."""
     return [k for k in known if all(wanted <= own for wanted, own in zip(sizes, k[0], strict=True))]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from planner.cli.main import main
 from planner.clock import Configuration, predict
 from planner.cost_models import load_profile
 from planner.errors import UsageError
@@ -120,6 +122,26 @@ def test_one_head_of_keys_is_gathered_where_heads_of_queries_are_exchanged() -> 
     tensors = moved(program, "all_gather")
     assert {program.graph.tensors[t].elements for t in tensors} == {program.graph.tensors["block0.k"].elements}
     assert verify_program(program).ok
+
+
+def test_what_more_ranks_divide_when_repeated_is_moved_repeated() -> None:
+    """Four tensor-parallel ranks divide four repeated heads, and hold two heads whole: these would be more to receive,
+    and to hold."""
+    program = program_of(Configuration(cp=2, tp=4, zero=1, micro_batch=2))
+    wide = 2 * program.graph.tensors["block0.k"].elements
+    assert {program.graph.tensors[t].elements for t in moved(program, "all_gather") if "keys" in t} <= {wide}
+    assert verify_program(program).ok
+
+
+@pytest.mark.parametrize("context", ["ring", "all-to-all"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_inference_moves_them_as_well(groups: int, context: str, tmp_path: Path) -> None:
+    """Where there are no gradients, no operator passes a pending sum of them on."""
+    model = tmp_path / "model.onnx"
+    model.write_bytes(exported(4, groups))
+    options = ["--mode", "inference", "--strategy", f"megatron:cp=2,micro_batch=4,context={context}", "--no-cache"]
+    assert main(["search", str(model), "--devices", "2", *options, "--out", str(tmp_path / "plan")]) == 0
+    assert main(["verify", str(tmp_path / "plan"), str(model)]) == 0
 
 
 def test_a_step_takes_no_longer_than_where_repeated_keys_are_moved() -> None:

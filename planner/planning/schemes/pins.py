@@ -1,6 +1,7 @@
 """A known configuration as constraints of the search: what each mesh axis does to every operator is prescribed, and
 what is left open, how tensors travel in between, is searched.  Sums of activations are carried out where they arise: no
-operator passes a pending one on.  So Megatron's layout becomes a plan, to be priced, verified, and emitted.
+operator passes a pending one on, but of gradients of what is moved before it is repeated (`narrow`).  So Megatron's
+layout becomes a plan, to be priced, verified, and emitted.
 
 The mesh is data by expert by context by tensor parallelism, outermost first (context inside tensor parallelism where
 attention exchanges heads), less the axes of one rank; of hybrid sharding data parallelism is two axes, copies by
@@ -48,19 +49,28 @@ _Operators = tuple[Mapping[str, Strategy], tuple[OperatorPin, ...]]
 _KNOWN: WeakKeyDictionary[Graph, dict[object, _Operators]] = WeakKeyDictionary()
 
 
-def constraints_of_configuration(graph: Graph, c: Configuration, source: str, target: Target = "any") -> Constraints:
+def constraints_of_configuration(
+    graph: Graph, c: Configuration, source: str, target: Target = "any", *, training: bool = True
+) -> Constraints:
     """`graph`: of a micro-batch of all data-parallel ranks together; `source`: what messages call the configuration;
-    `target`: the runtime whose way of dividing the optimizer's state is taken.
+    `target`: the runtime whose way of dividing the optimizer's state is taken; `training`: whether there are gradients.
 
     UsageError where an axis would do nothing but repeat the work, or one axis cannot be said as a mesh axis.
     """
     axes = _axes(graph, c, source, target)
+
+    def named(*names: str) -> list[str]:
+        return [axis for axis, a in zip(mesh.names, axes, strict=False) if a.name in names]
+
     mesh = DeviceMesh.of(*(a.size for a in axes)) if axes else DeviceMesh.of(1)
     model = model_of(graph)
     known = _KNOWN.setdefault(graph, {})
-    key = tuple(axes), c.dp, c.sequence_parallel, c.exchanges_heads, source
+    key = tuple(axes), c.dp, c.sequence_parallel, c.exchanges_heads, training, source
     if key not in known:  # levels of ZeRO differ in parameters alone
         found = _strategies(graph, model, c, mesh, axes, source)
+        context, tensor = (next(iter(named(name)), None) for name in ("context", "tensor"))
+        if context is not None:
+            found |= moved_where_narrow(graph, model, mesh, found, context, tensor, training=training)
         known[key] = (
             found,
             tuple(
@@ -69,10 +79,6 @@ def constraints_of_configuration(graph: Graph, c: Configuration, source: str, ta
             ),
         )
     strategies, operators = known[key]
-
-    def named(*names: str) -> list[str]:
-        return [axis for axis, a in zip(mesh.names, axes, strict=False) if a.name in names]
-
     over = named("data", "expert", "context") if c.zero else []
     parameters = stored(graph, strategies, mesh, over, named("context"), source, target)
     return Constraints(source, meshes=(mesh.shape,), operators=operators, parameters=parameters)
@@ -128,8 +134,6 @@ def _strategies(
             ways = dict(along.ways)
             if axis.name == "context" and c.exchanges_heads:
                 ways |= by_heads(graph, model, within, roles, source)
-            if axis.name == "context":
-                ways |= moved_where_narrow(graph, model, within, roles, ways, along.rest)
             found = {name: way.role for name, way in ways.items()}
         if not any(r.kind == "split" for r in found.values()):
             raise UsageError(f"{source}: {axis.name} parallelism over {axis.size} ranks splits nothing of the model")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from planner.ir import DeviceMesh, Layout
 from planner.rules.rule import Rule
-from planner.rules.strategy import DEFER, AxisRole, BoundCollective, Strategy, axis_roles, bind
+from planner.rules.strategy import AxisRole, BoundCollective, Strategy, axis_roles, bind
 
-__all__ = ["Layouts", "Way", "deferring", "divided", "ways_along", "whole"]
+__all__ = ["Layouts", "Way", "divided", "ways_along", "whole"]
 
 Layouts = tuple[Layout | None, ...]
 
@@ -63,13 +63,6 @@ def ways_along(rule: Rule, mesh: DeviceMesh, outside: tuple[AxisRole, ...]) -> t
             last = way
     assert last is not None, "replication goes together with anything"
     return (*found.values(), last)
-
-
-def deferring(rule: Rule, mesh: DeviceMesh, outside: tuple[AxisRole, ...]) -> tuple[Way, ...]:
-    """The one way in which all ranks of the innermost axis compute the same, and pending sums of gradients pass
-    through; none where they cannot."""
-    strategy = bind(rule, mesh, (*outside, DEFER))
-    return () if strategy is None else (_way(rule, strategy, DEFER, mesh.names[-1]),)
 
 
 def divided(layout: Layout | None) -> bool:
