@@ -78,8 +78,8 @@ class Uniform:
                 f"{in_words(best.configuration)}"
             ]
         own = best.prediction.step_time_s
-        if chosen and answer_s < own:
-            saved = f"{1 - answer_s / own:.2%}"
+        saved = f"{1 - answer_s / own:.2%}"
+        if chosen and answer_s < own and saved != "0.00%":  # sums of a plan's parts end in other digits
             out.append(f"operators   laid out one by one within it: {saved} faster than {time_text(own)}")
         for s in self.found.best[1:count]:
             out.append(f"also        {time_text(s.prediction.step_time_s)}: {in_words(s.configuration)}")
