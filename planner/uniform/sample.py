@@ -26,7 +26,7 @@ from planner.lowering import Program
 from planner.planning.execution import runs_blocks_again
 from planner.planning.schemes.expert import has_experts
 from planner.planning.schemes.model import model_of
-from planner.planning.schemes.stored import divide_alike
+from planner.planning.schemes.stored import Inside, divide_alike
 from planner.trace import Unit, Workload
 from planner.uniform.groups import Groups
 from planner.uniform.resize import resized
@@ -67,7 +67,7 @@ class Sample:
         self._laid_out: dict[object, list[tuple[_Sizes, Configuration]]] = defaultdict(list)  # with programs
         self.prices = Prices()
         self._groups = Groups(profile)
-        self._alike_in_groups: dict[tuple[int, int], bool] = {}
+        self._alike_in_groups: dict[tuple[int, ...], bool] = {}
         self._divided_by: dict[int, frozenset[int]] = {}
 
     def at(self, samples: int) -> Graph:
@@ -99,17 +99,18 @@ class Sample:
         """Whether what is exchanged in groups of ranks follows from the layout over all ranks (`in_groups`).  Not where
         weights that all ranks divide are not those that a group does, nor where ranks divide positions and weights are
         divided along with them, as tables of positions and experts may be."""
-        if c.shard_ranks is None or not self._divide_alike(*_shards_of(c)):
+        if c.shard_ranks is None or not self._divide_alike(c, *_shards_of(c)):
             return False
         if c.cp == 1:
             return True
         units = {id(u): u for u in self.estimated(c.with_(shard_ranks=None)).units}.values()
         return not self.has_experts and all(x.kind in _PLAIN for u in units for x in (*u.gathers, *u.scatters))
 
-    def _divide_alike(self, ranks: int, group: int) -> bool:
-        if (ranks, group) not in self._alike_in_groups:
-            self._alike_in_groups[ranks, group] = divide_alike(self.graph, ranks, group)
-        return self._alike_in_groups[ranks, group]
+    def _divide_alike(self, c: Configuration, ranks: int, group: int) -> bool:
+        key = ranks, group, c.ep, c.cp
+        if key not in self._alike_in_groups:
+            self._alike_in_groups[key] = divide_alike(self.graph, ranks, group, Inside(c.ep, c.cp))
+        return self._alike_in_groups[key]
 
     def in_groups(self, c: Configuration) -> Workload:
         """The workload of `c`, whose ZeRO divides over groups of ranks, by the layout of the same over all ranks: what
@@ -118,7 +119,7 @@ class Sample:
 
     def _as_estimated(self, c: Configuration) -> Workload:
         ranks, group = _shards_of(c)
-        if c.zero and not (self._divide_alike(ranks, min(ranks, 2)) and self._divide_alike(ranks, group)):
+        if c.zero and not (self._divide_alike(c, ranks, min(ranks, 2)) and self._divide_alike(c, ranks, group)):
             return self.workload(c)  # weights are not cut into as many shards as there are ranks
         if c.shard_ranks is not None:
             return self._groups.regrouped(self.estimated(c.with_(shard_ranks=None)), c)

@@ -352,6 +352,43 @@ def test_weights_that_not_all_ranks_divide_are_laid_out_by_themselves(strategy: 
     assert prove(sample, space, None, found.best[0], found.coarse).bound_s <= own.step_time_s
 
 
+@pytest.mark.parametrize("beside", ["ep=2", "cp=2", "ep=2,tp=2"])
+def test_over_all_ranks_no_more_is_held_than_over_a_group_of_them(beside: str) -> None:
+    """Law: three ranks divide no weight, and two of another kind inside of them do."""
+    sizes = {"layers": 2, "hidden": 256, "heads": 8, "kv_heads": 2, "ffn": 512, "vocab": 1024, "seq": 128, "batch": 6}
+    sample = Sample(import_bytes(build("moe", sizes).SerializeToString(), name="moe"), A100)
+    dp, devices = (6, 12 if "tp" in beside else 6) if "ep" in beside else (3, 6)
+    for zero in (1, 3):
+        text = f"megatron:dp={dp},{beside},micro_batch=1,zero={zero}"
+        over_all = parse_strategy(text, devices=devices, batch=6)
+        group = parse_strategy(f"{text},shard=2", devices=devices, batch=6)
+        held, held_by_group = (predict(sample.workload(c), c, A100).allocated_bytes for c in (over_all, group))
+        assert held <= held_by_group
+        assert held < predict(sample.workload(c := over_all.with_(zero=0)), c, A100).allocated_bytes
+
+
+def test_groups_that_divide_what_all_ranks_do_not_are_found() -> None:
+    """ZeRO over two ranks of six, which divide experts, was faster than over all, which divided no weight."""
+    sizes = {
+        "layers": 2,
+        "hidden": 2048,
+        "heads": 8,
+        "kv_heads": 2,
+        "ffn": 8192,
+        "vocab": 1024,
+        "seq": 2048,
+        "batch": 6,
+    }
+    sample = Sample(import_bytes(build("moe", sizes).SerializeToString(), name="moe"), A100)
+    text = "megatron:dp=6,ep=2,micro_batch=1,shard=2,zero=2,gradient_bytes=2"
+    shortest = predict(sample.workload(c := parse_strategy(text, devices=6, batch=6)), c, A100)
+    searched = Sample(sample.whole, A100)
+    space = Space(6, 6, sample.layers, "bf16", experts=True, contexts=sample.contexts)
+    found = best_of(searched, space, None)
+    assert found.best[0].prediction.step_time_s <= shortest.step_time_s
+    assert prove(searched, space, None, found.best[0], found.coarse).bound_s <= shortest.step_time_s
+
+
 def test_prescribed_stages_micro_batches_and_recomputation_are_kept() -> None:
     sample = Sample(graph("gpt", 8), A100)
     space = Space(4, 8, sample.layers, stages=2, micro_batches=4, recompute="blocks", unsupported=_one_order)

@@ -28,7 +28,7 @@ from planner.planning.schemes.layout import Along, lay_out
 from planner.planning.schemes.model import Model, model_of
 from planner.planning.schemes.narrow import moved_where_narrow
 from planner.planning.schemes.samples import roles_of_samples
-from planner.planning.schemes.stored import ranks_that_divide, stored
+from planner.planning.schemes.stored import Inside, ranks_that_divide, stored
 from planner.planning.schemes.tensor import TENSOR
 from planner.rules.strategy import REPLICATE, AxisRole, Strategy, bind
 from planner.targets import Target
@@ -98,7 +98,7 @@ def _axes(graph: Graph, c: Configuration, source: str, target: Target) -> list[_
         )
     data = shards // inside
     # MindSpore divides a parameter among all ranks with equal parts, or not at all.
-    divided = ranks_that_divide(graph, data) if c.zero and target != "mindspore" else data
+    divided = ranks_that_divide(graph, data, Inside(c.ep, c.cp)) if c.zero and target != "mindspore" else data
     found = [
         _Axis("copies", c.dp * c.cp // shards * (data // divided), None),
         _Axis("data", divided, None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from planner.ir import DeviceMesh, Graph, Layout, Tensor
 from planner.planning.constraints.values import LayoutPin, ParameterPin
@@ -11,32 +12,48 @@ from planner.pricing.optimizer_parallel import divided_further
 from planner.rules.strategy import Strategy
 from planner.targets import Target
 
-__all__ = ["divide_alike", "ranks_that_divide", "stored"]
+__all__ = ["Inside", "divide_alike", "ranks_that_divide", "stored"]
 
 _FEW = 1e-3  # of all elements: so many parameters make no difference that is seen
 
 
-def ranks_that_divide(graph: Graph, ranks: int) -> int:
-    """The divisor of so many ranks over which parameters, whose shards are even, are cut into the smallest of them,
-    of equals the largest."""
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Ranks inside of the data-parallel ones, over which ZeRO divides weights as well: all of those that divide
+    positions, and of those that divide experts for weights other than the experts', which are apart already."""
+
+    experts: int = 1
+    positions: int = 1
+
+    def shards(self, tensor: Tensor, ranks: int) -> int:
+        """Of the tensor, among so many data-parallel ranks."""
+        return ranks * self.positions * (1 if self._apart(tensor) else self.experts)
+
+    def even(self, tensor: Tensor, ranks: int) -> bool:
+        return any(size % self.shards(tensor, ranks) == 0 for size in tensor.shape or ())
+
+    def _apart(self, tensor: Tensor) -> bool:
+        """Whether it is likely to be a stack of the experts' weights."""
+        return self.experts > 1 and tensor.rank > 2
+
+
+def ranks_that_divide(graph: Graph, ranks: int, inside: Inside = Inside()) -> int:
+    """The divisor of so many data-parallel ranks over which parameters, whose shards are even, are cut into the
+    smallest of them, of equals the largest.  Ranks `inside` of these cut them as well."""
 
     def held(count: int) -> float:
-        return sum(t.elements / (count if _even(t, count) else 1) for t in graph.parameters)
+        return sum(t.elements / (inside.shards(t, count) if inside.even(t, count) else 1) for t in graph.parameters)
 
     return min((d for d in range(1, ranks + 1) if ranks % d == 0), key=lambda d: (held(d), -d))
 
 
-def divide_alike(graph: Graph, ranks: int, group: int) -> bool:
-    """Whether parameters are cut into shards by a group of ranks as by all of them: on either those that have even
-    shards, which are the same ones but for a thousandth of all elements."""
-    if ranks_that_divide(graph, ranks) != ranks or ranks_that_divide(graph, group) != group:
+def divide_alike(graph: Graph, ranks: int, group: int, inside: Inside = Inside()) -> bool:
+    """Whether parameters are cut into shards by a group of data-parallel ranks as by all of them: on either those that
+    have even shards, which are the same ones but for a thousandth of all elements."""
+    if ranks_that_divide(graph, ranks, inside) != ranks or ranks_that_divide(graph, group, inside) != group:
         return False
-    differ = sum(t.elements for t in graph.parameters if _even(t, ranks) != _even(t, group))
+    differ = sum(t.elements for t in graph.parameters if inside.even(t, ranks) != inside.even(t, group))
     return differ <= _FEW * sum(t.elements for t in graph.parameters)
-
-
-def _even(tensor: Tensor, ranks: int) -> bool:
-    return any(size % ranks == 0 for size in tensor.shape or ())
 
 
 def stored(
