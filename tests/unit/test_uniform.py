@@ -364,22 +364,12 @@ def test_over_all_ranks_no_more_is_held_than_over_a_group_of_them(beside: str) -
         group = parse_strategy(f"{text},shard=2", devices=devices, batch=6)
         held, held_by_group = (predict(sample.workload(c), c, A100).allocated_bytes for c in (over_all, group))
         assert held <= held_by_group
-        assert held < predict(sample.workload(c := over_all.with_(zero=0)), c, A100).allocated_bytes
 
 
 def test_groups_that_divide_what_all_ranks_do_not_are_found() -> None:
     """ZeRO over two ranks of six, which divide experts, was faster than over all, which divided no weight."""
-    sizes = {
-        "layers": 2,
-        "hidden": 2048,
-        "heads": 8,
-        "kv_heads": 2,
-        "ffn": 8192,
-        "vocab": 1024,
-        "seq": 2048,
-        "batch": 6,
-    }
-    sample = Sample(import_bytes(build("moe", sizes).SerializeToString(), name="moe"), A100)
+    sizes = {"layers": 2, "hidden": 2048, "heads": 8, "kv_heads": 2, "ffn": 8192, "vocab": 1024, "seq": 2048}
+    sample = Sample(import_bytes(build("moe", {**sizes, "batch": 6}).SerializeToString(), name="moe"), A100)
     text = "megatron:dp=6,ep=2,micro_batch=1,shard=2,zero=2,gradient_bytes=2"
     shortest = predict(sample.workload(c := parse_strategy(text, devices=6, batch=6)), c, A100)
     searched = Sample(sample.whole, A100)
