@@ -118,8 +118,8 @@ class Choosing:
         if prepared.options.target in BY_DEGREES and prepared.options.strategy is None:
             return None, None
         if uniform is not None and len(uniform.found.best) >= request.top_k:
-            at_once_s, unknown = uniform.found.at_once_s, not (uniform.found.at_once_s or uniform.found.ended)
-            unknown = unknown and len(prepared.graph.ops) > _LARGE and prepared.options.target in TO_THE_LETTER
+            at_once_s = uniform.found.at_once_s
+            unknown = not (at_once_s or uniform.found.ended) and self._worth_the_rest
             if (unknown or at_once_s * (1 - ONE_BY_ONE) > uniform.step_time_s) and not prepared.parted:
                 why = "what is left of the time is for those inside of the fastest configuration"
                 why = why if unknown else "the whole batch at once takes longer, or does not fit"
@@ -143,6 +143,12 @@ class Choosing:
         alone = untouched and self.recall is None and not control.cancel.is_set()
         said = prepared.recorded_request(self.devices, untouched, alone)
         return planned, prepared.answer(planned, control, pipeline, said)
+
+    @property
+    def _worth_the_rest(self) -> bool:
+        """Whether operators inside of a configuration are worth the rest of a limit more than those of the whole batch
+        at once, of which nothing is known yet."""
+        return self.prepared.options.target in TO_THE_LETTER and len(self.prepared.graph.ops) > _LARGE
 
     def _faster(self, answer: Answer | None, uniforms: Uniforms, uniform: Uniform) -> Answer | None:
         """The answer, or the plan of the fastest uniform configuration where its step is shorter and the target takes

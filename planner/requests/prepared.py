@@ -141,8 +141,7 @@ class Prepared:
 
     @property
     def training(self) -> bool:
-        mode = self.options.mode
-        return self.graph.loss is not None if mode is None else mode == "training"
+        return self.options.trains(self.graph.loss is not None)
 
     def check_job(self, devices: int) -> None:
         """InputError where a constraints file is for other devices."""

@@ -196,6 +196,10 @@ class SearchRequest:
         """What the options of the command line ask for, parsed by `add_options`."""
         return cls(**{f.name: getattr(options, f.name) for f in fields(cls) if hasattr(options, f.name)})
 
+    def trains(self, has_loss: bool) -> bool:
+        """Whether the plan is for training, of a model with or without a loss."""
+        return has_loss if self.mode is None else self.mode == "training"
+
     @classmethod
     def sent(cls, model: Path, options: Mapping[str, Any], constraints: Path | None = None) -> SearchRequest:
         """What is asked of a service: values are read as the command line reads them.

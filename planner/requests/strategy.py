@@ -49,8 +49,7 @@ def take_strategy(
     _check_target(source, c, options.target, graph)
     if c.micro_batches > 1:
         graph = load(c.micro_batch * c.dp)
-    training = graph.loss is not None if options.mode is None else options.mode == "training"
-    said = said_by(options.target, graph)
+    said, training = said_by(options.target, graph), options.trains(graph.loss is not None)
     pins = constraints_of_configuration(said, c, source, options.target, training=training)
     return c.pp, c.micro_batches, "blocks" if runs_blocks_again(c) else "none", c, pins
 

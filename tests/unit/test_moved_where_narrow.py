@@ -128,8 +128,7 @@ def test_what_more_ranks_divide_when_repeated_is_moved_repeated() -> None:
     """Four tensor-parallel ranks divide four repeated heads, and hold two heads whole: these would be more to receive,
     and to hold."""
     program = program_of(Configuration(cp=2, tp=4, zero=1, micro_batch=2))
-    wide = 2 * program.graph.tensors["block0.k"].elements
-    assert {program.graph.tensors[t].elements for t in moved(program, "all_gather") if "keys" in t} <= {wide}
+    assert moved(program, "all_gather") >= {"block0.keys", "block0.v.all_heads"}
     assert verify_program(program).ok
 
 
@@ -144,7 +143,7 @@ def test_inference_moves_them_as_well(groups: int, context: str, tmp_path: Path)
     assert main(["verify", str(tmp_path / "plan"), str(model)]) == 0
 
 
-def test_a_step_takes_no_longer_than_where_repeated_keys_are_moved() -> None:
+def test_fewer_heads_of_keys_take_less_to_move() -> None:
     """With as many heads of keys as of queries nothing is repeated: ranks compute the same, and receive more."""
     c = Configuration(dp=2, cp=2, micro_batch=1, zero=1)
     few, all_ = (predict(workload_of_configuration(model(2, n), c, H100), c, H100) for n in (1, HEADS))

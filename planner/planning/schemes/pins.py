@@ -26,7 +26,7 @@ from planner.planning.schemes.expert import EXPERT
 from planner.planning.schemes.heads import by_heads
 from planner.planning.schemes.layout import Along, lay_out
 from planner.planning.schemes.model import Model, model_of
-from planner.planning.schemes.narrow import moved_where_narrow
+from planner.planning.schemes.narrow import Narrow
 from planner.planning.schemes.samples import roles_of_samples
 from planner.planning.schemes.stored import Inside, ranks_that_divide, stored
 from planner.planning.schemes.tensor import TENSOR
@@ -70,7 +70,7 @@ def constraints_of_configuration(
         found = _strategies(graph, model, c, mesh, axes, source)
         context, tensor = (next(iter(named(name)), None) for name in ("context", "tensor"))
         if context is not None:
-            found |= moved_where_narrow(graph, model, mesh, found, context, tensor, training=training)
+            found |= Narrow(graph, model, mesh, found, context, tensor, training).strategies_before()
         known[key] = (
             found,
             tuple(

@@ -9,7 +9,7 @@ from planner.ir import DeviceMesh, Layout
 from planner.rules.rule import Rule
 from planner.rules.strategy import AxisRole, BoundCollective, Strategy, axis_roles, bind
 
-__all__ = ["Layouts", "Way", "divided", "ways_along", "whole"]
+__all__ = ["Layouts", "Way", "along", "divided", "ways_along", "whole"]
 
 Layouts = tuple[Layout | None, ...]
 
@@ -75,24 +75,24 @@ def whole(layout: Layout | None) -> bool:
 
 
 def _way(rule: Rule, strategy: Strategy, role: AxisRole, axis: str) -> Way:
-    def along(layouts: Layouts) -> Layouts:
-        return tuple(None if x is None else _along(x, axis) for x in layouts)
+    def of_axis(layouts: Layouts) -> Layouts:
+        return tuple(None if x is None else along(x, axis) for x in layouts)
 
     return Way(
         strategy,
         role,
         frozenset({role.factor, *rule.members(role.factor)}) if role.kind == "split" else frozenset(),
-        along(strategy.operands),
-        along(strategy.results),
-        along(strategy.operand_gradients),
-        along(strategy.result_gradients),
+        of_axis(strategy.operands),
+        of_axis(strategy.results),
+        of_axis(strategy.operand_gradients),
+        of_axis(strategy.result_gradients),
         tuple(c for c in strategy.inner if axis in c.axes),
     )
 
 
-def _along(layout: Layout, axis: str) -> Layout:
-    """What the layout says of one axis."""
-    dims = tuple((axis,) if axis in d else () for d in layout.dims)
+def along(layout: Layout, *axes: str) -> Layout:
+    """What the layout says of these axes."""
+    dims = tuple(tuple(a for a in d if a in axes) for d in layout.dims)
     parts = tuple(n if d else 1 for n, d in zip(layout.parts, dims, strict=False))
-    partial = tuple(p for p in layout.partial if p[0] == axis)
+    partial = tuple(p for p in layout.partial if p[0] in axes)
     return Layout(dims, partial, parts if any(n > 1 for n in parts) else ())
