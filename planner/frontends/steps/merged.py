@@ -8,7 +8,7 @@ that treat merged dimensions alike need not merge them:
   (n, h, s, d) → (n·h, s, d) → (n·h, d, s) → (n, h, d, s), is one Transpose of four dimensions;
 - a product of rows, (n, s, k) → (n·s, k) → Gemm → (n, s, m), as of GPT-2's `Conv1D`, is a MatMul and an Add.
 
-The last operator keeps the name of what is read afterwards, and the MatMul that of the Gemm.
+What is read afterwards keeps its name.  The MatMul's result has one of its own, since in the file no tensor is like it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.frontends.steps.draft import DOMAINS, Draft, captured_by, replace_op, split_type
-from planner.ir import Op, Role, Tensor
+from planner.ir import Op
 
 __all__ = ["leave_apart"]
 
@@ -48,9 +48,7 @@ class _Merged:
                 own = self._transposed(merge, between, op) or self._multiplied(merge, between, op)
                 gone |= {merge.name, between.name} if own else set()
             ops += own or [op]
-        # A product takes the name of the Gemm: only what stood there before goes.
-        replaced = {id(self._made[name]) for name in gone}
-        self.draft.ops = [op for op in ops if id(op) not in replaced]
+        self.draft.ops = [op for op in ops if op.name not in gone]
 
     def _before(self, op: Op) -> Op | None:
         """The operator that makes the first operand, for this one alone."""
@@ -94,21 +92,25 @@ class _Merged:
         changes = {"type": "MatMul", "inputs": (merge.inputs[0], weight), "attributes": {}}
         if not bias:
             return [*before, replace_op(apart, **changes)]
-        tensors = self.draft.tensors
-        tensors[product.name] = replace(tensors[product.name], shape=result)
-        added = replace_op(apart, type="Add", inputs=(product.name, bias), attributes={})
-        return [*before, replace_op(product, **changes), added]
+        name = self._named(f"{product.name}.unmerged", result, product.name)
+        added = replace_op(apart, type="Add", inputs=(name, bias), attributes={})
+        return [*before, replace_op(product, name=name, outputs=(name,), **changes), added]
 
     def _turned(self, product: Op) -> Op:
         """The transpose of a Gemm's weight."""
         weight = self.draft.tensors[product.inputs[1]]
-        name = f"{product.name}.weight"
-        while name in self.draft.tensors:
-            name += "_"
         shape = None if weight.shape is None else tuple(reversed(weight.shape))
-        self.draft.tensors[name] = Tensor(name, shape, weight.dtype, Role.ACTIVATION)
+        name = self._named(f"{product.name}.weight", shape, product.name)
         changes = {"inputs": (weight.name,), "outputs": (name,), "attributes": {"perm": (1, 0)}}
         return replace_op(product, name=name, type="Transpose", source="", **changes)
+
+    def _named(self, wanted: str, shape: tuple[int, ...] | None, like: str) -> str:
+        """A new tensor of the shape, for the rest like another; its name, the wanted one if no other has it."""
+        name = wanted
+        while name in self.draft.tensors or name in self.draft.sources:
+            name += "_"
+        self.draft.tensors[name] = replace(self.draft.tensors[like], name=name, shape=shape)
+        return name
 
 
 def _is(op: Op, kind: str) -> bool:
