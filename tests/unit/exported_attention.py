@@ -11,10 +11,11 @@ __all__ = ["HEADS", "exported"]
 HEADS, SEQUENCE, DEPTH, VOCABULARY, BLOCKS = 4, 16, 8, 32, 2
 
 
-def exported(batch: int, groups: int, *, merged: bool = False) -> bytes:
+def exported(batch: int, groups: int, *, merged: bool = False, biased: bool = False) -> bytes:
     """Blocks of attention as exporters write them, where `groups` heads of keys and values are repeated, and a loss.
 
-    `merged`: whether samples and heads are one dimension while keys are transposed, as torch's exporter has it.
+    `merged`: whether samples and heads are one dimension while keys are transposed, as torch's exporter has it;
+    `biased`: whether a bias of positions, trained, is added to scores beside a mask of every sample, as of T5.
     """
     dice, width, each = np.random.default_rng(5), HEADS * DEPTH, HEADS // groups
     nodes: list[onnx.NodeProto] = []
@@ -33,6 +34,20 @@ def exported(batch: int, groups: int, *, merged: bool = False) -> bytes:
         return name
 
     x = node("Gather", weight("table", VOCABULARY, width), "tokens", name="embedded")
+    bias = ""
+    if biased:
+        apart = np.arange(SEQUENCE)[:, None] - np.arange(SEQUENCE) + SEQUENCE
+        mask = np.broadcast_to(apart >= SEQUENCE, (batch, 1, SEQUENCE, SEQUENCE)).copy()
+        held += [numpy_helper.from_array(apart, "distances"), numpy_helper.from_array(mask, "mask")]
+        held.append(numpy_helper.from_array(np.array(-1e4, np.float32), "none"))
+        # As in larger models, what is looked up is no constant of the file.
+        most = node("ReduceMax", "tokens", name="most", keepdims=0)
+        nothing = node("Sub", most, most, name="nothing")
+        places = node("Add", "distances", nothing, name="places")
+        looked_up = node("Gather", weight("biases", 2 * SEQUENCE, HEADS), places, name="looked_up")
+        turned = node("Transpose", looked_up, name="turned", perm=[2, 0, 1])
+        own = node("Unsqueeze", turned, constant("bias.axes", 0), name="bias")
+        bias = node("Identity", node("Where", "mask", own, "none", name="masked"), name="clone")
     for n in range(BLOCKS):
         b = f"block{n}."
         heads = {"q": HEADS, "k": groups, "v": groups}
@@ -56,6 +71,8 @@ def exported(batch: int, groups: int, *, merged: bool = False) -> bytes:
         else:
             keys = node("Transpose", parts["k"], name=f"{b}keys", perm=[0, 1, 3, 2])
         scores = node("MatMul", parts["q"], keys, name=f"{b}scores")
+        if biased:
+            scores = node("Add", scores, bias, name=f"{b}biased")
         weights = node("Softmax", scores, name=f"{b}weights", axis=-1)
         context = node("MatMul", weights, parts["v"], name=f"{b}context")
         turned = node("Transpose", context, name=f"{b}turned", perm=[0, 2, 1, 3])

@@ -7,7 +7,8 @@ work that every rank would repeat costs more than what it would receive.
 
 Sums are carried out where they arise, into a whole tensor or, with sequence parallelism, into one divided along the
 sequence (Korthikanti et al. 2022).  Weights take the layout in which their first reader wants them, and what a
-transposed or cast one is made of takes the layout that goes with it.
+transposed or cast one is made of takes the layout that goes with it.  At the end, what would be made whole although all
+that read it take the same part, as a bias of the heads, is made in parts (`_Walk.follow_readers`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from planner.ir import DeviceMesh, Graph, Layout, Op, Role
 from planner.planning.schemes.arrival import Arrival, KindOfAxis
 from planner.planning.schemes.model import Model
 from planner.planning.schemes.traffic import Traffic
-from planner.planning.schemes.ways import Layouts, Way, ways_along
+from planner.planning.schemes.ways import Layouts, Way, divided, ways_along, whole
 from planner.rules.cost import Kind
 from planner.rules.strategy import AxisRole
 
@@ -38,15 +39,27 @@ class Along:
 
 
 def lay_out(
-    graph: Graph, model: Model, mesh: DeviceMesh, outside: Outside, kind: KindOfAxis, *, sequence_parallel: bool = False
+    graph: Graph,
+    model: Model,
+    mesh: DeviceMesh,
+    outside: Outside,
+    kind: KindOfAxis,
+    *,
+    sequence_parallel: bool = False,
+    otherwise: Mapping[str, Way] | None = None,
 ) -> Along:
-    """Along the innermost axis of `mesh`; `outside`: the roles of the others, by operator.  Operators that compute the
-    same at every step are left out: every rank has what it needs of them."""
+    """Along the innermost axis of `mesh`; `outside`: the roles of the others, by operator; `otherwise`: how some
+    operators run instead, which changes nothing for others.  Operators that compute the same at every step are left
+    out: every rank has what it needs of them."""
     walk = _Walk(graph, model, mesh, outside, kind, sequence_parallel)
     walk.begin()
     for op in graph.ops:
         if op.name not in model.fixed:
             walk.lay(op)
+    walk.chosen |= otherwise or {}
+    for op in reversed(graph.ops):
+        if op.name in walk.chosen:
+            walk.follow_readers(op)
     return Along(walk.chosen, walk.rest)
 
 
@@ -98,6 +111,37 @@ class _Walk:
         for t, leaves in zip(op.outputs, self._leave(op, way), strict=True):
             if t:
                 self.rest[t] = leaves or Layout.replicated(self.graph.tensors[t].rank)
+
+    def follow_readers(self, op: Op) -> None:
+        """What would be made whole, where all that read it take the same part of it, is made in parts, unless gradients
+        of what it is made of would be more to put together than its own."""
+        made, light = op.outputs[0], self.model.rules[op.name].cost.kind.fuses
+        if (
+            not light
+            or self.chosen[op.name].splits
+            or len(op.outputs) > 1
+            or made in self.model.weights | {*self.graph.outputs}
+        ):
+            return
+        readers = [(r, i) for r, i in self.graph.consumers.get(made, ()) if r.name in self.chosen]
+        wanted = {self.chosen[r.name].operands[i] for r, i in readers}
+        layout = next(iter(wanted), None)
+        if len(wanted) != 1 or not divided(layout):
+            return
+        fitting = (w for w in self.ways(op) if w.splits and not w.inner and w.results == (layout,))
+        way = next((w for w in fitting if self._has(op, w)), None)
+        if way is not None and layout is not None:
+            self.chosen[op.name], self.rest[made] = way, layout
+
+    def _has(self, op: Op, way: Way) -> bool:
+        """Whether every rank has what the operator needs then: weights stay as they lie, and what lies whole is cut."""
+        tensors, together = self.graph.tensors, 0
+        for t, need, gradient in zip(op.inputs, way.operands, way.operand_gradients, strict=True):
+            if divided(need) and (t in self.model.weights or not whole(self.rest.get(t))):
+                return False
+            if t in self.model.active and need is not None:  # gathered; or summed, which takes twice as much
+                together += tensors[t].elements * (2 if gradient is not None and gradient.partial else 1)
+        return together <= tensors[op.outputs[0]].elements
 
     def ways(self, op: Op) -> tuple[Way, ...]:
         rule, outside = self.model.rules[op.name], self.outside[op.name]

@@ -127,14 +127,18 @@ def _strategies(
         if axis.kind is None:
             found = _samples(graph, model, c.dp, within, roles)
         else:
+            exchanging = axis.name == "context" and c.exchanges_heads
             along = lay_out(
-                graph, model, within, roles, axis.kind, sequence_parallel=c.sequence_parallel and axis.kind is TENSOR
+                graph,
+                model,
+                within,
+                roles,
+                axis.kind,
+                sequence_parallel=c.sequence_parallel and axis.kind is TENSOR,
+                otherwise=by_heads(graph, model, within, roles, source) if exchanging else None,
             )
             _check(graph, axis, along)
-            ways = dict(along.ways)
-            if axis.name == "context" and c.exchanges_heads:
-                ways |= by_heads(graph, model, within, roles, source)
-            found = {name: way.role for name, way in ways.items()}
+            found = {name: way.role for name, way in along.ways.items()}
         if not any(r.kind == "split" for r in found.values()):
             raise UsageError(f"{source}: {axis.name} parallelism over {axis.size} ranks splits nothing of the model")
         roles = {name: (*outside, found.get(name, REPLICATE)) for name, outside in roles.items()}
