@@ -47,6 +47,16 @@ COLUMN = [node("Unsqueeze", "x end", "column"), node("MatMul", "g column", "p"),
 ROW = [node("Unsqueeze", "x first", "row"), node("MatMul", "row g", "p"), node("Squeeze", "p first", "y")]
 LOOK_UP = [node("Gather", "w i", "g")]
 LOOK_UP_ND = [node("Unsqueeze", "i end", "at"), node("GatherND", "w at", "g")]
+# What torch's exporter leaves around an index, as in gpt-oss.
+UNCHANGED = [
+    node("Transpose", "w", "as_w", perm=(0, 1, 2)),
+    node("Expand", "i tokens", "as_i"),
+    node("Unsqueeze", "as_i end", "at"),
+    node("Concat", "at", "as_at", axis=-1),
+    node("GatherND", "as_w as_at", "found"),
+    node("Transpose", "found", "g", perm=(0, 1, 2)),
+]
+ALL_TOKENS = constant("tokens", [TOKENS])
 FLIP = [node("Transpose", "g0", "g", perm=(0, 2, 1))]
 AGAIN = [node("Gather", "w i", "g0")]
 
@@ -80,6 +90,8 @@ SPELLINGS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
         ],
         {"opset": 11},
     ),
+    "operators that change nothing, row": ([*UNCHANGED, *ROW], {"weights": TURNED, "more": [ALL_TOKENS]}),
+    "operators that change nothing, column": ([*UNCHANGED, *COLUMN], {"more": [ALL_TOKENS]}),
     "a column that no view made": (
         [*LOOK_UP, node("MatMul", "g x", "p"), node("Squeeze", "p last", "y")],
         {"x": (TOKENS, IN, 1)},
@@ -142,6 +154,42 @@ def test_a_bias_looked_up_alike_joins() -> None:
     assert {graph.tensors[t].role for t in "wb"} == {Role.PARAMETER}
     values = random_tensors(graph, 1)
     np.testing.assert_allclose(run_ops(graph, values)["y"], run_whole(graph, values)["y"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_bias_looked_up_beside_operators_that_change_nothing_joins() -> None:
+    nodes = [
+        *UNCHANGED,
+        *COLUMN[:2],
+        node("Squeeze", "p last", "s"),
+        node("Transpose", "b", "as_b", perm=(0, 1)),
+        node("Expand", "i tokens", "again_i"),
+        node("Unsqueeze", "again_i end", "again_at"),
+        node("GatherND", "as_b again_at", "found_b"),
+        node("Transpose", "found_b", "d", perm=(0, 1)),
+        node("Add", "s d", "y"),
+    ]
+    graph = imported(nodes, more=[external("b", [EXPERTS, OUT]), ALL_TOKENS])
+    (op,) = [op for op in graph.ops if op.type == EXPERT_MATMUL]
+    assert (op.name, op.inputs[1], op.inputs[3]) == ("y", "w", "b")
+    values = random_tensors(graph, 1)
+    np.testing.assert_allclose(run_ops(graph, values)["y"], run_whole(graph, values)["y"], rtol=1e-5, atol=1e-6)
+
+
+def test_indices_that_are_repeated_are_other_indices() -> None:
+    """The same numbers, expanded along another dimension, choose other experts."""
+    nodes = [
+        node("Unsqueeze", "i end", "column_i"),
+        node("Expand", "column_i square", "ij"),
+        node("Unsqueeze", "i zero", "row_i"),
+        node("Expand", "row_i square", "ji"),
+        node("Gather", "w ij", "g"),
+        node("Einsum", "x g", "s", equation="bci,bcoi->bco"),
+        node("Gather", "b ji", "d"),
+        node("Add", "s d", "y"),
+    ]
+    more = [external("b", [EXPERTS, OUT]), constant("square", [4, 4])]
+    graph = imported(nodes, x=(4, 4, IN), indices=(4,), more=more)
+    assert [len(op.inputs) for op in graph.ops if op.type == EXPERT_MATMUL] == [3]
 
 
 def test_a_bias_of_other_indices_stays_outside() -> None:

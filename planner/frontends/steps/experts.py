@@ -9,6 +9,8 @@ its structure, in the spellings
     MatMul of the two in either order –Squeeze, Reshape–> [t…, out]
     or Einsum of the two, where x may lack some of t…
     Add of a bias [E, out] that is looked up by the same indices
+    operators that change nothing, which torch's exporter leaves: a transpose into the same order, an Expand to the
+    same shape, a Concat of one
 
 and puts in its place
 
@@ -31,7 +33,7 @@ from onnx import helper, numpy_helper
 from planner.frontends.steps.draft import Draft
 from planner.ir import Op, Role, Tensor
 
-__all__ = ["EXPERT_MATMUL", "INDEX_VIEWS", "fuse_experts", "index_source", "spelled_out"]
+__all__ = ["EXPERT_MATMUL", "INDEX_VIEWS", "changes_nothing", "fuse_experts", "index_source", "spelled_out"]
 
 EXPERT_MATMUL = "planner::ExpertMatMul"
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
@@ -85,8 +87,8 @@ class _Matcher:
             return
         weights, swapped = look_up.outputs[0], False
         reader = self._only_reader(weights)
-        while reader is not None and self._swaps_last(reader, len(tokens)):
-            weights, swapped = reader.outputs[0], not swapped
+        while reader is not None and (self._changes_nothing(reader) or self._swaps_last(reader, len(tokens))):
+            weights, swapped = reader.outputs[0], swapped != self._swaps_last(reader, len(tokens))
             reader = self._only_reader(weights)
         if reader is None or len(reader.inputs) != 2:
             return
@@ -113,6 +115,15 @@ class _Matcher:
     def _only_reader(self, name: str) -> Op | None:
         readers = self.readers.get(name, [])
         return readers[0] if len(readers) == 1 and name not in self.draft.outputs else None
+
+    def _changes_nothing(self, op: Op) -> bool:
+        return changes_nothing(op, self.tensors)
+
+    def _unchanged(self, name: str) -> str:
+        """What the tensor is, but for operators that change nothing."""
+        while (made := self.producer.get(name)) is not None and self._changes_nothing(made):
+            name = made.inputs[0]
+        return name
 
     def _swaps_last(self, op: Op, lead: int) -> bool:
         return op.type == "Transpose" and op.attributes.get("perm") == (*range(lead), lead + 1, lead)
@@ -193,7 +204,7 @@ class _Matcher:
         if added is not None:
             bias, last = added
             output = last.outputs[0]
-        inputs = (product.x, *look_up.inputs[:2], *([bias] if bias else []))
+        inputs = (product.x, *map(self._unchanged, look_up.inputs[:2]), *([bias] if bias else []))
         fused = Op(
             output,
             EXPERT_MATMUL,
@@ -212,18 +223,41 @@ class _Matcher:
         if add is None or add.type != "Add" or add.inputs[0] == add.inputs[1]:
             return None
         other = add.inputs[1 if add.inputs[0] == result else 0]
+        if self._only_reader(other) is not add:
+            return None
         made = self.producer.get(other)
-        if made is None or made.type not in ("Gather", "GatherND") or self._only_reader(other) is not add:
+        while made is not None and self._changes_nothing(made) and self._only_reader(made.inputs[0]) is made:
+            made = self.producer.get(made.inputs[0])
+        if made is None or made.type not in ("Gather", "GatherND"):
             return None
         table, weights = self.tensors[made.inputs[0]], self.tensors[look_up.inputs[0]]
-        same = index_source(self.producer, made.inputs[1]) == index_source(self.producer, look_up.inputs[1])
+        sources = {index_source(self.producer, self.tensors, op.inputs[1]) for op in (made, look_up)}
         fits = self._tokens(made, rank=2) == tokens and self.tensors[other].shape == self.tensors[result].shape
-        return (table.name, add) if same and fits and (table.shape or ())[:1] == (weights.shape or ())[:1] else None
+        return (
+            (self._unchanged(table.name), add)
+            if len(sources) == 1 and fits and (table.shape or ())[:1] == (weights.shape or ())[:1]
+            else None
+        )
 
 
-def index_source(producer: Mapping[str, Op], indices: str) -> str:
+def changes_nothing(op: Op, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether the result is the first operand as it is."""
+    if op.type == "Concat":
+        return len(op.inputs) == 1
+    if op.type == "Expand":
+        shape = tensors[op.inputs[0]].shape
+        return shape is not None and shape == tensors[op.outputs[0]].shape
+    if op.type == "Transpose":
+        order = op.attributes.get("perm")
+        return order is not None and tuple(order) == tuple(range(len(order)))
+    return False
+
+
+def index_source(producer: Mapping[str, Op], tensors: Mapping[str, Tensor], indices: str) -> str:
     """The tensor whose elements, in the same order, the indices are."""
-    while (made := producer.get(indices)) is not None and made.type in INDEX_VIEWS:
+    while made := producer.get(indices):
+        if made.type not in INDEX_VIEWS and not changes_nothing(made, tensors):
+            break
         indices = made.inputs[0]
     return indices
 

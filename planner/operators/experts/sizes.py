@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from planner.frontends.facts.sizes import carries
 from planner.frontends.resized.carry import Carrier
-from planner.frontends.steps.experts import EXPERT_MATMUL, INDEX_VIEWS, index_source
+from planner.frontends.steps.experts import EXPERT_MATMUL, INDEX_VIEWS, changes_nothing, index_source
 from planner.ir import Op
 
 __all__: list[str] = []
@@ -42,7 +42,7 @@ def _expert_matmul(c: Carrier, op: Op) -> None:
 def _experts(c: Carrier, op: Op, weights: str, indices: str, bias: str) -> None:
     """Weights, bias and the scores of the router that chooses among them have one number of experts."""
     held = [(t, 0) for t in (weights, bias) if t]
-    router = c.graph.producers.get(index_source(c.graph.producers, indices))
+    router = c.graph.producers.get(index_source(c.graph.producers, c.graph.tensors, indices))
     if router is not None and router.type == "TopK":
         scores = router.inputs[0]
         axis = int(router.attributes.get("axis", -1)) % len(c.before(scores))
@@ -80,5 +80,5 @@ def _choices(c: Carrier, indices: str) -> Iterator[Op]:
     for reader, operand in c.graph.consumers.get(indices, ()):
         if reader.type == EXPERT_MATMUL and operand == 2:
             yield reader
-        elif operand == 0 and reader.type in INDEX_VIEWS:
+        elif operand == 0 and (reader.type in INDEX_VIEWS or changes_nothing(reader, c.graph.tensors)):
             yield from _choices(c, reader.outputs[0])
