@@ -1,6 +1,6 @@
 """The import, step by step.
 
-parse → hoist weights → read → bind → infer and fold → un-merge → leave apart → roles → experts → loss → (rebind)
+parse → hoist weights → read → bind → infer and fold → un-merge → transposes → roles → experts → loss → (rebind)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from planner.frontends.steps.draft import Draft, read
 from planner.frontends.steps.experts import fuse_experts
 from planner.frontends.steps.hoist import hoist_weights
 from planner.frontends.steps.infer import propagate
-from planner.frontends.steps.merged import leave_apart
+from planner.frontends.steps.merged import transpose_apart
 from planner.frontends.steps.roles import assign_roles
 from planner.frontends.steps.unmerge import fill_sources, unmerge
 from planner.ir import Graph
@@ -51,7 +51,7 @@ def import_with_own(
     propagate(draft, sizes)
     fill_sources(draft)
     unmerge(draft)
-    leave_apart(draft)
+    transpose_apart(draft)
     assign_roles(draft, said.parameters)
     fuse_experts(draft)
     graph = _freeze(draft, said, bound=bool(sizes))

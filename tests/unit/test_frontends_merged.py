@@ -1,14 +1,11 @@
-"""Transposes and products between a Reshape that merges dimensions and one that takes them apart."""
+"""Transposes between a Reshape that merges dimensions and one that takes them apart."""
 
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from planner.clock import Configuration
 from planner.cost_models import load_profile
@@ -18,7 +15,7 @@ from planner.frontends.resized.batch import of_batch
 from planner.verify.check import verify_program
 
 from .exported_attention import exported
-from .frontends_models import constant, imported, node, serialised, value
+from .frontends_models import constant, imported, node, value
 
 
 def graph_of(whole, merged, order, result, outputs=("z",)):
@@ -71,66 +68,6 @@ def _groups(whole, merged):
         while left and np.prod(groups[-1], dtype=int) < size:
             groups[-1].append(left.pop(0))
     return groups
-
-
-def products(*, rows=(2, 3), k=4, m=5, bias=(5,), result=None, outputs=("z",), **attributes):
-    """x of some rows → Reshape → Gemm → Reshape → z, as a model and as what is imported of it."""
-    weight = (m, k) if attributes.get("transB") else (k, m)
-    gemm = "flat w" + " c" * (bias is not None)
-    nodes = [
-        node("Reshape", "x merged", "flat"),
-        node("Gemm", gemm, "product", **attributes),
-        node("Reshape", "product result", "z"),
-    ]
-    dice = np.random.default_rng(3)
-    held = [constant("w", dice.normal(size=weight), "float32")]
-    held += [constant("merged", np.array([-1, k])), constant("result", np.array(result or (*rows, m)))]
-    if bias is not None:
-        held.append(constant("c", dice.normal(size=bias), "float32"))
-    arguments = nodes, [value("x", [*rows, k])], list(outputs), held
-    return serialised(*arguments), imported(*arguments)
-
-
-def evaluated(graph, feeds, held):
-    """The result of a graph, by ONNX's own evaluator."""
-    nodes = [onnx.helper.make_node(op.type, op.inputs, op.outputs, **op.attributes) for op in graph.ops]
-    values = [numpy_helper.from_array(array, name) for name, array in held.items()]
-    ends = [onnx.helper.make_tensor_value_info(t, onnx.TensorProto.FLOAT, graph.tensors[t].shape) for t in ("x", "z")]
-    made = onnx.helper.make_graph(nodes, "made", ends[:1], ends[1:], values)
-    opsets = [onnx.helper.make_opsetid("", graph.ops[0].opset)]
-    return ReferenceEvaluator(onnx.helper.make_model(made, opset_imports=opsets)).run(None, feeds)[0]
-
-
-@pytest.mark.parametrize("bias", [None, (5,), (1, 5)], ids=str)
-@pytest.mark.parametrize("turned", [0, 1])
-def test_products_of_rows_are_products_of_what_was_merged(bias, turned):
-    data, graph = products(bias=bias, transB=turned)
-    kinds = ["Transpose"] * turned + ["MatMul"] + ["Add"] * (bias is not None)
-    assert [op.type for op in graph.ops] == kinds
-    assert {t.name for t in graph.parameters} == {"w"} | ({"c"} if bias else set())
-    feeds = {"x": np.random.default_rng(4).normal(size=(2, 3, 4)).astype(np.float32)}
-    file = onnx.load_from_string(data)
-    held = {t.name: numpy_helper.to_array(t) for t in file.graph.initializer}
-    expected = ReferenceEvaluator(file).run(None, feeds)[0]
-    np.testing.assert_allclose(evaluated(graph, feeds, held), expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"bias": (6, 5)},
-        {"alpha": 0.5},
-        {"beta": 2.0},
-        {"result": (3, 2, 5)},
-        {"outputs": ("z", "product")},
-        {"outputs": ("z", "flat")},
-        {"rows": (6,), "result": (6, 5)},
-    ],
-    ids=str,
-)
-def test_other_products_stay(options):
-    _, graph = products(**options)
-    assert "Gemm" in {op.type for op in graph.ops}
 
 
 @pytest.mark.parametrize("read", ["flat", "turned"])
