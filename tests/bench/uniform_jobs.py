@@ -23,10 +23,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from functools import lru_cache
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from planner.builder import build
 from planner.cli.main import main as planner
@@ -112,9 +112,13 @@ def passed_at_least(workload: Workload, c: Configuration, profile: HardwareProfi
     return c.passes * passed_once(passes_of(workload, c, profile)) / c.pp
 
 
-@lru_cache(maxsize=100_000)
+_PASSED: WeakKeyDictionary[Passes, float] = WeakKeyDictionary()
+
+
 def passed_once(passes: Passes) -> float:
-    return sum(u.forward.seconds + u.back for u in passes.units)
+    if passes not in _PASSED:
+        _PASSED[passes] = sum(u.forward.seconds + u.back for u in passes.units)
+    return _PASSED[passes]
 
 
 def held_at_least(workload: Workload, c: Configuration) -> float:

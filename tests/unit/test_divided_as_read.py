@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from planner.builder import build
 from planner.clock import Configuration
 from planner.cost_models import load_profile
 from planner.evaluate import program_of_configuration
@@ -51,8 +52,12 @@ def test_gradients_of_a_bias_of_all_samples_do_not_travel(case: str) -> None:
 
 
 def test_two_gradients_are_not_put_together_in_place_of_one() -> None:
-    """Of a sum that is made whole, both parts would be gathered instead of it."""
-    program = program_of(CASES["TP"][0])
-    whole = [op.name for op in program.graph.ops if op.name.endswith(".sum")]
-    assert whole
-    assert all((x := program.strategies[name].results[0]) and x.is_replicated for name in whole)
+    """Four ranks hold two heads of keys whole, and take a part of them into attention.  The gradient of the sum of
+    their rotary embedding is gathered, and not those of both of its parts."""
+    sizes = {"layers": 2, "hidden": 64, "heads": 8, "kv_heads": 2, "ffn": 128, "vocab": 64, "seq": 32}
+    model = build("llama", {**sizes, "attention": "fused", "batch": 2}).SerializeToString()
+    program = program_of_configuration(import_bytes(model, name="llama"), Configuration(tp=4, micro_batch=2), H100)
+    for name in ("add_1", "mul_2", "mul_3"):
+        result = program.strategies[f"model.layers.0.self_attn.{name}"].results[0]
+        assert result is not None
+        assert result.is_replicated, name

@@ -233,20 +233,17 @@ class _Matcher:
         table, weights = self.tensors[made.inputs[0]], self.tensors[look_up.inputs[0]]
         sources = {index_source(self.producer, self.tensors, op.inputs[1]) for op in (made, look_up)}
         fits = self._tokens(made, rank=2) == tokens and self.tensors[other].shape == self.tensors[result].shape
-        return (
-            (self._unchanged(table.name), add)
-            if len(sources) == 1 and fits and (table.shape or ())[:1] == (weights.shape or ())[:1]
-            else None
-        )
+        fits = fits and (table.shape or ())[:1] == (weights.shape or ())[:1]
+        return (self._unchanged(table.name), add) if fits and len(sources) == 1 else None
 
 
 def changes_nothing(op: Op, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether the result is the first operand as it is."""
+    """Whether the result is the first operand as it is, whatever the size of the batch."""
     if op.type == "Concat":
         return len(op.inputs) == 1
     if op.type == "Expand":
         shape = tensors[op.inputs[0]].shape
-        return shape is not None and shape == tensors[op.outputs[0]].shape
+        return shape is not None and 1 not in shape and shape == tensors[op.outputs[0]].shape
     if op.type == "Transpose":
         order = op.attributes.get("perm")
         return order is not None and tuple(order) == tuple(range(len(order)))
@@ -255,9 +252,7 @@ def changes_nothing(op: Op, tensors: Mapping[str, Tensor]) -> bool:
 
 def index_source(producer: Mapping[str, Op], tensors: Mapping[str, Tensor], indices: str) -> str:
     """The tensor whose elements, in the same order, the indices are."""
-    while made := producer.get(indices):
-        if made.type not in INDEX_VIEWS and not changes_nothing(made, tensors):
-            break
+    while (made := producer.get(indices)) and (made.type in INDEX_VIEWS or changes_nothing(made, tensors)):
         indices = made.inputs[0]
     return indices
 

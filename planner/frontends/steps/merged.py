@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from planner.frontends.steps.draft import DOMAINS, Draft, captured_by, replace_op, split_type
+from planner.frontends.steps.draft import DOMAINS, Draft, replace_op, split_type
 from planner.ir import Op
 
 __all__ = ["transpose_apart"]
@@ -22,22 +22,22 @@ _Groups = list[list[int]]  # dimensions of a tensor that are merged, by the dime
 
 def transpose_apart(draft: Draft) -> None:
     """Replaces such operators, in place, where nothing else reads what lies between."""
-    made = {op.outputs[0]: op for op in draft.ops if op.outputs}
-    reads = Counter(t for op in draft.ops for t in op.inputs) + Counter(draft.outputs)
-    outer = {t for op in draft.ops for t in captured_by(op)}
+    made = {op.outputs[0]: op for op in draft.ops}
+    reads = Counter(t for op in draft.ops for t in op.inputs) + Counter(draft.outputs)  # sub-graphs' among them
 
-    def before(op: Op | None, kind: str) -> Op | None:
+    def before(op: Op, kind: str) -> Op | None:
         """The operator that makes the first operand, if it is of the kind and for this one alone."""
-        name = op.inputs[0] if op is not None else ""
-        source = made.get(name) if reads[name] == 1 and name not in outer else None
+        source = made.get(op.inputs[0]) if reads[op.inputs[0]] == 1 else None
         return source if source is not None and _is(source, kind) else None
 
     gone: set[str] = set()
     for i, op in enumerate(draft.ops):
-        transpose = before(op if _is(op, "Reshape") else None, "Transpose")
-        merge = before(transpose, "Reshape")
-        order = None if transpose is None or merge is None else _unmerged(draft, merge, transpose, op)
-        if order is not None and transpose is not None and merge is not None:
+        transpose = before(op, "Transpose") if _is(op, "Reshape") else None
+        merge = before(transpose, "Reshape") if transpose is not None else None
+        if transpose is None or merge is None:
+            continue
+        order = _unmerged(draft, merge, transpose, op)
+        if order is not None:
             draft.ops[i] = replace_op(op, type="Transpose", inputs=merge.inputs[:1], attributes={"perm": order})
             gone |= {merge.name, transpose.name}
     draft.ops = [op for op in draft.ops if op.name not in gone]

@@ -113,15 +113,11 @@ class _Walk:
                 self.rest[t] = leaves or Layout.replicated(self.graph.tensors[t].rank)
 
     def follow_readers(self, op: Op) -> None:
-        """What would be made whole, where all that read it take the same part of it, is made in parts, unless gradients
-        of what it is made of would be more to put together than its own."""
+        """What would be made whole, where all that read it take the same part of it, is made in parts if it can be."""
         made, light = op.outputs[0], self.model.rules[op.name].cost.kind.fuses
-        if (
-            not light
-            or self.chosen[op.name].splits
-            or len(op.outputs) > 1
-            or made in self.model.weights | {*self.graph.outputs}
-        ):
+        if self.chosen[op.name].splits or not light or len(op.outputs) > 1:
+            return
+        if made in self.model.weights or made in self.graph.outputs:
             return
         readers = [(r, i) for r, i in self.graph.consumers.get(made, ()) if r.name in self.chosen]
         wanted = {self.chosen[r.name].operands[i] for r, i in readers}
@@ -129,12 +125,13 @@ class _Walk:
         if len(wanted) != 1 or not divided(layout):
             return
         fitting = (w for w in self.ways(op) if w.splits and not w.inner and w.results == (layout,))
-        way = next((w for w in fitting if self._has(op, w)), None)
+        way = next((w for w in fitting if self._can_be_made_so(op, w)), None)
         if way is not None and layout is not None:
             self.chosen[op.name], self.rest[made] = way, layout
 
-    def _has(self, op: Op, way: Way) -> bool:
-        """Whether every rank has what the operator needs then: weights stay as they lie, and what lies whole is cut."""
+    def _can_be_made_so(self, op: Op, way: Way) -> bool:
+        """Whether every rank has what the operator needs then: weights stay as they lie, and what lies whole is cut.
+        And whether gradients of its operands are no more to put together than the one of its result."""
         tensors, together = self.graph.tensors, 0
         for t, need, gradient in zip(op.inputs, way.operands, way.operand_gradients, strict=True):
             if divided(need) and (t in self.model.weights or not whole(self.rest.get(t))):

@@ -42,10 +42,12 @@ def _divided_by_readers(op: Op, graph: Graph, rules: Mapping[str, Rule], roles: 
         return ""
     factors = set[str]()
     for reader, i in readers:
-        role, read = roles.get(reader.name), rules[reader.name].operands[i] if reader.name in roles else None
+        role = roles.get(reader.name)
+        read = None if role is None else rules[reader.name].operands[i]
         if role is None or read is None:
             return ""
-        factors.add(next((_major(rule, made[d]) for d, parts in enumerate(read) if role.factor in parts), ""))
+        dims = (d for d, parts in enumerate(read) if _major(rules[reader.name], parts) == role.factor)
+        factors.add(next((_major(rule, made[d]) for d in dims), ""))
     return factors.pop() if len(factors) == 1 else ""
 
 
