@@ -11,9 +11,10 @@ from planner.trace.facts import facts_of
 from planner.trace.holding import workload_of
 from planner.trace.kernels import Kernels, count_core, count_operator, kernels_of
 from planner.trace.lifetimes import Levels, levels_of
+from planner.trace.passes import runs_again
 from planner.trace.placed import Placed, resting_layouts
 from planner.trace.totals import WorkloadTotals
-from planner.trace.transfers import count_inner, count_redistributions, runs_again
+from planner.trace.transfers import count_inner, count_redistributions
 from planner.trace.workload import Workload
 from planner.work.fusion import Fusion, fusion_of
 
@@ -54,7 +55,7 @@ def trace(
 def _counted(at: Placed, gathered_again: bool, held_alone: bool) -> Workload:
     """The workload of what is placed; arguments as of `trace`."""
     program, graph, facts, fusion = at.program, at.graph, at.facts, at.fusion
-    totals = WorkloadTotals(len(facts.repeated))
+    totals = WorkloadTotals(at.mesh, len(facts.repeated))
     again = set[str]() if gathered_again else runs_again(program)
     made: Mapping[str, Kernels] = {}
     if not held_alone:

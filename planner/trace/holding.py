@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Final
@@ -14,8 +13,8 @@ from planner.lowering import Redistribute
 from planner.redistribute.steps import FREE
 from planner.trace.lifetimes import Levels
 from planner.trace.placed import Placed
-from planner.trace.totals import ExchangeKey, WorkloadTotals
-from planner.trace.workload import Exchange, Tied, Unit, Workload
+from planner.trace.totals import WorkloadTotals
+from planner.trace.workload import Tied, Unit, Workload
 from planner.work.units import parameter_elements
 
 __all__ = ["workload_of"]
@@ -26,6 +25,7 @@ def workload_of(totals: WorkloadTotals, at: Placed, levels: Levels, *, recompute
     repeated = at.facts.repeated
     held = _held(at)
     entering = _entering(at)
+    exchanges = [totals.exchanges.of(u) for u in range(len(repeated))]
     units: list[Unit] = []
     known: dict[object, Unit] = {}  # blocks that do the same are one value
     for u in range(len(repeated)):
@@ -39,9 +39,9 @@ def workload_of(totals: WorkloadTotals, at: Placed, levels: Levels, *, recompute
             sent_core=dict(totals.sent["core"][u]),
             again=dict(totals.again[u]),
             sent_again=dict(totals.sent["again"][u]),
-            gathers=_exchanges(totals.gathers[u]),
-            sums=_exchanges(totals.sums[u]),
-            scatters=_exchanges(totals.scatters[u]),
+            gathers=exchanges[u].gathers,
+            sums=exchanges[u].sums,
+            scatters=exchanges[u].scatters,
             saved_bytes=float(levels.units[u].saved),
             core_bytes=float(levels.units[u].core),
             over_bytes=float(levels.units[u].over),
@@ -71,10 +71,6 @@ def workload_of(totals: WorkloadTotals, at: Placed, levels: Levels, *, recompute
         trained=bool(at.active),
         constant_bytes=float(levels.resident - sum(u.constants for u in levels.units)),
     )
-
-
-def _exchanges(found: Mapping[ExchangeKey, int]) -> tuple[Exchange, ...]:
-    return tuple(Exchange(*key, count) for key, count in sorted(found.items()))
 
 
 _FIELDS: Final = attrgetter(*(f.name for f in fields(Unit)))

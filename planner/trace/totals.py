@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from planner.cost_models.kernels import Kernel
+from planner.ir import DeviceMesh
+from planner.trace.exchanges import ExchangeCounts
 from planner.trace.workload import TracedCollective
 
-__all__ = ["PHASES", "ExchangeKey", "Phase", "WorkloadTotals"]
+__all__ = ["PHASES", "Phase", "WorkloadTotals"]
 
-ExchangeKey = tuple[str, tuple[str, ...], float, float]
 Phase = Literal["forward", "backward", "core", "again"]
 PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "core", "again")
 
@@ -19,20 +20,17 @@ PHASES: Final[tuple[Phase, ...]] = ("forward", "backward", "core", "again")
 class WorkloadTotals:
     """Every list has one entry per unit; `workload.Unit` says what they count.
 
-    `widest` maps activations to the elements of the weights that multiply them; `gathers`, `sums` and `scatters` count
-    exchanges: kind, axes, elements of the group, and the share of the unit that these are.
+    `widest` maps activations to the elements of the weights that multiply them.
     """
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, mesh: DeviceMesh, units: int) -> None:
         self.forward: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.backward: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.core: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.again: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.of_weights: list[Counter[Kernel]] = [Counter() for _ in range(units)]
         self.sent: dict[Phase, list[Counter[TracedCollective]]] = {p: [Counter() for _ in range(units)] for p in PHASES}
-        self.gathers: list[Counter[ExchangeKey]] = [Counter() for _ in range(units)]
-        self.sums: list[Counter[ExchangeKey]] = [Counter() for _ in range(units)]
-        self.scatters: list[Counter[ExchangeKey]] = [Counter() for _ in range(units)]
+        self.exchanges = ExchangeCounts(mesh, units)
         self.widest: list[Counter[str]] = [Counter() for _ in range(units)]
         self.results = [0.0] * units
         self.scores = [0.0] * units

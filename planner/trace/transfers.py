@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 
 from planner.cost_models.kernels import Kernel
 from planner.ir import Layout
-from planner.lowering import Program, Redistribute, Run
-from planner.redistribute import scattered
-from planner.redistribute.steps import FREE, RedistributionStep, StepKind
+from planner.lowering import Redistribute
+from planner.redistribute.steps import FREE, StepKind
+from planner.trace.exchanges import weight_moves
+from planner.trace.passes import passes
 from planner.trace.placed import Placed
-from planner.trace.totals import ExchangeKey, Phase, WorkloadTotals
+from planner.trace.totals import Phase, WorkloadTotals
 from planner.trace.workload import TracedCollective
 from planner.work.activity import saved_slots
 
-__all__ = ["count_inner", "count_redistributions", "passes", "runs_again"]
-
-
-def passes(program: Program) -> Iterator[tuple[Run | Redistribute, bool]]:
-    """Runs and redistributions of the program, with whether they are of blocks that run again in the backward pass."""
-    begun: set[str] = set()
-    backward = False
-    for i in program.instructions:
-        if isinstance(i, Run):
-            backward = backward or i.backward
-            yield i, not i.backward and i.op in begun
-            begun.add(i.op)
-        elif isinstance(i, Redistribute):
-            yield i, backward and not i.gradient and program.graph.producers.get(i.tensor) is not None
-
-
-def runs_again(program: Program) -> set[str]:
-    """Operators that run forward twice."""
-    begun, again = set[str](), set[str]()
-    for i in program.instructions:
-        if isinstance(i, Run):
-            if not i.backward and i.op in begun:
-                again.add(i.op)
-            begun.add(i.op)
-    return again
+__all__ = ["count_inner", "count_redistributions"]
 
 
 def count_redistributions(totals: WorkloadTotals, at: Placed, *, gathered_again: bool) -> None:
@@ -48,31 +24,18 @@ def count_redistributions(totals: WorkloadTotals, at: Placed, *, gathered_again:
     `gathered_again`: what an operator's backward pass reads of a gathered operand is kept as it was before, and
     gathered once more (Korthikanti et al. 2022); else the gathered operand is kept.
     """
+    for move in weight_moves(at.program, at.facts):
+        totals.exchanges.add(move, move.steps)
     seen: dict[tuple[str, str, bool], list[Redistribute]] = {}  # not a set of them: hashing layouts takes long
     for i, again in passes(at.program):
-        if not isinstance(i, Redistribute) or all(s.kind in FREE for s in i.steps):
+        if not isinstance(i, Redistribute) or i.tensor in at.facts.weights or all(s.kind in FREE for s in i.steps):
             continue
         if again:
-            if not gathered_again and i.tensor not in at.facts.weights:
+            if not gathered_again:
                 _transfer(totals, at, i, gathered_again, again=True)
         elif i not in (before := seen.setdefault((i.tensor, i.reader, i.gradient), [])):
-            before.append(i)  # a parameter may be loaded again by blocks that run again
-            if i.tensor in at.facts.weights:
-                _exchange(totals, at, i)
-            else:
-                _transfer(totals, at, i, gathered_again)
-
-
-def _exchange(totals: WorkloadTotals, at: Placed, c: Redistribute) -> None:
-    unit = min(at.unit(op) for op, _ in at.graph.consumers[c.tensor] if not c.reader or op.name == c.reader)
-    elements, share = at.graph.tensors[c.tensor].elements, at.facts.shares.get(c.tensor, 1.0)
-
-    def count(into: Counter[ExchangeKey], steps: Iterable[RedistributionStep]) -> None:
-        into.update((str(s.kind), s.axes, s.group_bytes(elements, at.mesh), share) for s in steps if s.kind not in FREE)
-
-    count((totals.sums if c.gradient else totals.gathers)[unit], c.steps)
-    if c.gradient:
-        count(totals.scatters[unit], scattered(c.steps))
+            before.append(i)
+            _transfer(totals, at, i, gathered_again)
 
 
 def _transfer(

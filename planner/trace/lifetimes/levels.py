@@ -13,8 +13,8 @@ from planner.lowering import Instruction, Program, Redistribute, Run
 from planner.trace.facts import Facts
 from planner.trace.lifetimes.engine import storages_of
 from planner.trace.lifetimes.storage import Storage
+from planner.trace.passes import passes
 from planner.trace.placed import Placed
-from planner.trace.transfers import passes
 from planner.work.seen import seen
 
 __all__ = ["CAUSES", "Levels", "UnitBytes", "levels_of"]
