@@ -26,15 +26,19 @@ from planner.lowering import Program
 from planner.planning.execution import runs_blocks_again
 from planner.planning.schemes.expert import has_experts
 from planner.planning.schemes.model import model_of
+from planner.planning.schemes.pins import strategies_of_configuration
 from planner.planning.schemes.stored import Inside, divide_alike
+from planner.pricing import Settings
 from planner.trace import Unit, Workload
 from planner.uniform.groups import Groups
 from planner.uniform.resize import resized
+from planner.uniform.routes import Moves, Routes
 from planner.work.units import parameter_elements, units_of
 
 __all__ = ["Sample"]
 
 _PLAIN: Final = frozenset({"all_gather", "reduce_scatter", "all_reduce"})
+_OF_SAMPLES: Final = frozenset({0})  # beside sizes that ranks divide, none of which is zero
 _TRACED_BLOCKS: Final = 3  # the first block, one that stands for all between, the last one
 
 _Laid = TypeVar("_Laid", Program, Configuration)
@@ -62,11 +66,14 @@ class Sample:
         self.layers = sum(units_of(graph).repeated)
         self._graphs: dict[int, Graph] = {}
         self._workloads: dict[Configuration, Workload | PlannerError] = {}
+        self._by_own: dict[Configuration, Workload | PlannerError] = {}
         self._estimated: dict[Configuration, Workload | PlannerError] = {}
         self._programs: dict[object, list[tuple[_Sizes, Program]]] = defaultdict(list)
         self._laid_out: dict[object, list[tuple[_Sizes, Configuration]]] = defaultdict(list)  # with programs
         self.prices = Prices()
-        self._groups = Groups(profile)
+        self._groups, self._routes = Groups(profile), Routes(profile)
+        self._loose: set[Configuration] = set()  # whose layouts are of ranks that divide more
+        self._moves: dict[Configuration, Moves] = {}  # of programs that stand for any number of data-parallel ranks
         self._alike_in_groups: dict[tuple[int, ...], bool] = {}
         self._divided_by: dict[int, frozenset[int]] = {}
 
@@ -79,11 +86,16 @@ class Sample:
         return self._graphs[samples]
 
     def workload(self, c: Configuration) -> Workload:
-        """What a rank of the whole model does for a micro-batch of `c`.
+        """What a rank of the whole model does for a micro-batch of `c`: by layouts of its own, or by those that stand
+        for them and take as long (`closely`).
 
         UsageError, InputError where the configuration does not fit the model.
         """
-        return _known(self._workloads, _traced_by(c), lambda key: self.traced(key, self._program(key)))
+        return _known(self._workloads, _traced_by(c), self._in_full)
+
+    def laid_out(self, c: Configuration) -> Workload:
+        """The same by layouts of its own."""
+        return _known(self._by_own, _traced_by(c), lambda key: self.traced(key, self._program(key)))
 
     def traced(self, c: Configuration, program: Program) -> Workload:
         """What a rank of the whole model does under a program of the sample."""
@@ -94,6 +106,17 @@ class Sample:
         and two data-parallel ranks stand for any number that divides the same weights.  It is the workload of `c`
         itself where sizes decide nothing.  Errors as of `workload`."""
         return _known(self._estimated, _traced_by(c), self._as_estimated)
+
+    def closely(self, c: Configuration) -> bool:
+        """Whether seconds of the estimated workload are those of its own layouts, which may hold more.  Not where the
+        layouts are of ranks that divide what those of `c` do not."""
+        if c.shard_ranks is not None:
+            return self.closely(c.with_(shard_ranks=None)) and self.follows(c)
+        key = _traced_by(c)
+        if key not in self._estimated:
+            with suppress(UsageError, InputError):
+                self.estimated(c)
+        return key not in self._loose and _traced_by(self._few(c)) not in self._loose
 
     def follows(self, c: Configuration) -> bool:
         """Whether what is exchanged in groups of ranks follows from the layout over all ranks (`in_groups`).  Not where
@@ -117,16 +140,58 @@ class Sample:
         groups exchange is found without a layout of their own."""
         return self._groups.regrouped(self.workload(c.with_(shard_ranks=None)), c)
 
+    def _in_full(self, c: Configuration) -> Workload:
+        if c.shard_ranks is None and self._few(c) in self._moves:
+            program = self._alike(c)
+            if self.closely(c) or self._has_strategies_of(program, c):
+                return self.traced(c, program)
+        return self.laid_out(c)
+
+    def _has_strategies_of(self, program: Program, c: Configuration) -> bool:
+        own = strategies_of_configuration(program.graph, c)
+        return all(program.strategies[name].roles == strategy.roles for name, strategy in own.items())
+
     def _as_estimated(self, c: Configuration) -> Workload:
         ranks, group = _shards_of(c)
         if c.zero and not (self._divide_alike(c, ranks, min(ranks, 2)) and self._divide_alike(c, ranks, group)):
-            return self.workload(c)  # weights are not cut into as many shards as there are ranks
+            return self.laid_out(c)  # weights are not cut into as many shards as there are ranks
         if c.shard_ranks is not None:
             return self._groups.regrouped(self.estimated(c.with_(shard_ranks=None)), c)
-        few = c.with_(dp=min(c.dp, 2 * c.ep))
-        if few == c or (self._by_size and c.devices <= (self.profile.devices_per_server or 0)):
-            return self.traced(c, self._alike(c))
-        return _with_ranks(self.estimated(few), c.dp // c.ep, c.micro_batch * c.dp, divided=c.zero > 0)
+        few = self._few(c)
+        if few == c:
+            program = self._alike(c)
+            self._moves[_traced_by(c)] = self._routes.moves(program)
+            return self.traced(c, program)
+        return self._with_ranks(self.estimated(few), c, self._moves[_traced_by(few)])
+
+    def _with_ranks(self, few: Workload, c: Configuration, moves: Moves) -> Workload:
+        """The workload with as many data-parallel ranks, on the outermost axis, as `c` has, over which weights are
+        stored in parts where they are divided, and are exchanged by the shortest ways."""
+        first, *rest = few.mesh.axes
+        mesh = DeviceMesh((replace(first, size=c.dp // c.ep), *rest))
+        share = first.size * c.ep / c.dp if c.zero else 1.0
+        exchanges = self._routes.exchanges(moves, mesh, _settings(c))
+        of = range(len(exchanges)) if self._spread is None else self._spread.of
+        made: dict[int, Unit] = {}
+        for u, s in zip(few.units, of, strict=True):
+            if id(u) not in made:
+                x = exchanges[s]
+                made[id(u)] = replace(
+                    u,
+                    gathers=x.gathers,
+                    sums=x.sums,
+                    scatters=x.scatters,
+                    stored=u.stored * share,
+                    frozen_stored_bytes=u.frozen_stored_bytes * share,
+                )
+        tied = tuple(replace(t, stored=t.stored * share) for t in few.tied)
+        units = tuple(made[id(u)] for u in few.units)
+        return replace(few, mesh=mesh, units=units, tied=tied, samples=c.micro_batch * c.dp, like=few)
+
+    def _few(self, c: Configuration) -> Configuration:
+        """The configuration whose layouts stand for those of `c`."""
+        by_size = self._by_size and c.devices <= (self.profile.devices_per_server or 0)
+        return c if by_size else c.with_(dp=min(c.dp, 2 * c.ep))
 
     def _program(self, c: Configuration, *, kept: bool = False) -> Program:
         return program_of_configuration(self.at(c.micro_batch * c.dp), c, self.profile, prices=self.prices, kept=kept)
@@ -138,7 +203,7 @@ class Sample:
         one = c.micro_batch == 1 and (c.cp > 1 or c.sequence_parallel)
         inner = (c.tp, c.cp) if c.exchanges_heads else (c.cp, c.tp)
         travel = (c.dp // c.ep, c.ep, *inner) if self._by_size else tuple(n > 1 for n in inner)
-        divided = tuple(self._divided(n) for n in (*inner, c.tp * c.cp, c.ep))
+        divided = tuple(self._divided(n, c.micro_batch) for n in (*inner, c.tp * c.cp, c.ep))
         operators = travel, c.context, c.ep > 1, c.dp > c.ep, c.sequence_parallel, one
         kinds = operators, c.zero, c.recompute
         sizes = [n for n in (c.dp // c.ep, c.ep, *inner) if n > 1] or [1]
@@ -150,20 +215,39 @@ class Sample:
                 with suppress(UsageError, InputError):
                     program = self._program(like.with_(zero=c.zero, recompute=c.recompute), kept=True)
                     programs.append((own, program))
-        for _, known in _fit_for(programs, divided):  # of one sample, dimensions go by other names
+        for own, known in _fit_for(programs, divided):  # of one sample, dimensions go by other names
             found = resized(known, graph, mesh)
             if found is not None:
-                return found
+                one = not c.exchanges_heads and (c.tp == 1 or c.cp == 1)  # axis inside of data parallelism
+                if self._by_size or not (one or own == divided):
+                    self._loose.add(_traced_by(c))
+                return self._routes.rerouted(found, _settings(c))
         program = self._program(c, kept=True)
         programs.append((divided, program))
         self._laid_out[operators].append((divided, c))
         return program
 
-    def _divided(self, ranks: int) -> frozenset[int]:
-        """The sizes, of one sample, that so many ranks divide evenly."""
+    def _divided(self, ranks: int, samples: int) -> frozenset[int]:
+        """The sizes, of one sample, that so many ranks divide evenly; and whether they divide the samples of a
+        micro-batch where these are one dimension with positions in products, so that ranks of positions take samples.
+        """
         if ranks not in self._divided_by:
             self._divided_by[ranks] = frozenset(size for size in self._sizes if size % ranks == 0)
-        return self._divided_by[ranks]
+        takes_samples = self._multiplies_merged and samples % ranks == 0
+        return self._divided_by[ranks] | (_OF_SAMPLES if takes_samples else frozenset())
+
+    @cached_property
+    def _multiplies_merged(self) -> bool:
+        """Whether products with weights read samples and positions as one dimension."""
+        with suppress(InputError):
+            one, two = self.at(1), self.at(2)
+            model = model_of(one)
+            for op in one.ops:
+                if model.rules[op.name].cost.kind.product and len(op.inputs) > 1 and op.inputs[1] in model.weights:
+                    a, b = one.tensors[op.inputs[0]].shape, two.tensors[op.inputs[0]].shape
+                    if a and b and len(a) == 2 and b[0] == 2 * a[0] > 2:
+                        return True
+        return False
 
     @cached_property
     def _sizes(self) -> frozenset[int]:
@@ -221,6 +305,10 @@ class Sample:
         return workload.spread(self._spread.of, self._spread.repeated, self.elements)
 
 
+def _settings(c: Configuration) -> Settings:
+    return Settings(True, c.precision, c.optimizer)
+
+
 def _fit_for(known: Sequence[tuple[_Sizes, _Laid]], sizes: _Sizes) -> list[tuple[_Sizes, _Laid]]:
     """What ranks that divide all of these sizes were laid out for: three ranks, which leave four heads whole, do not
     stand for two, which divide them."""
@@ -252,20 +340,6 @@ def _traced_by(c: Configuration) -> Configuration:
     """What of a configuration its workload depends on."""
     key = layout_of(c).with_(attention=c.attention, fuse=c.fuse)
     return key.with_(recompute="full") if runs_blocks_again(c) else key
-
-
-def _with_ranks(few: Workload, ranks: int, samples: int, *, divided: bool) -> Workload:
-    """The workload with so many ranks on the outermost axis, over which weights are stored in parts where they are
-    `divided`."""
-    first, *rest = few.mesh.axes
-    mesh = DeviceMesh((replace(first, size=ranks), *rest))
-    share = first.size / ranks if divided else 1.0
-    made: dict[int, Unit] = {}
-    for u in few.units:
-        if id(u) not in made:
-            made[id(u)] = replace(u, stored=u.stored * share, frozen_stored_bytes=u.frozen_stored_bytes * share)
-    tied = tuple(replace(t, stored=t.stored * share) for t in few.tied)
-    return replace(few, mesh=mesh, units=tuple(made[id(u)] for u in few.units), tied=tied, samples=samples, like=few)
 
 
 def _spread(graph: Graph, cut: Graph) -> _Spread | None:

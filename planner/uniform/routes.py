@@ -1,0 +1,163 @@
+"""By which collectives tensors travel, where a program stands for others of other sizes.
+
+Layouts of a program stand for those at other sizes of its mesh and its batch (`resize`), but the shortest way between
+two layouts depends on sizes: what a slow axis gathers is shared among ranks of a fast one that hold the same, and
+gradients are summed over two axes at once or in turn.  Ways are found here at the prices of each size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from planner.cost_models import HardwareProfile
+from planner.ir import DeviceMesh, Layout, MeshAxis, Reduction, Tensor
+from planner.lowering import Program, Redistribute
+from planner.pricing import Machine, Settings
+from planner.redistribute import Redistributions, RedistributionStep
+from planner.redistribute.steps import Parts
+from planner.trace import ExchangeCounts, Exchanges, WeightMove, facts_of, weight_moves
+from planner.work.units import bucket_shares
+
+__all__ = ["Moves", "Routes"]
+
+_Steps = tuple[RedistributionStep, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """Of weights and their gradients under one program, in so many `units`; `alike`: the same for programs with the
+    same ends of them."""
+
+    units: int
+    moves: tuple[WeightMove, ...]
+    alike: int
+
+    @classmethod
+    def of(cls, program: Program, known: dict[object, int]) -> Moves:
+        """`known`: numbers of what other programs move."""
+        facts = facts_of(program.graph)
+        moves = tuple(weight_moves(program, facts))
+        ends = tuple((m.unit, m.tensor.name, m.gradient, m.source, m.target) for m in moves)
+        return cls(len(facts.repeated), moves, known.setdefault(ends, len(known)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A tensor from one layout to another; of activations without the outermost axis of the mesh where that divides
+    samples before and after: its ranks have other samples, and take no part in it."""
+
+    mesh: DeviceMesh
+    shape: tuple[int, ...]
+    bytes: int
+    source: Layout
+    target: Layout
+
+    def without(self, axis: MeshAxis) -> _Way:
+        first, *rest = self.shape
+        source, target = (
+            replace(x, dims=tuple(tuple(a for a in d if a != axis.name) for d in x.dims))
+            for x in (self.source, self.target)
+        )
+        mesh = DeviceMesh(tuple(a for a in self.mesh.axes if a != axis))
+        return _Way(mesh, (first // axis.size, *rest), self.bytes // axis.size, source, target)
+
+    @property
+    def samples(self) -> MeshAxis | None:
+        """The outermost axis, where it divides the first dimension all along."""
+        axis = self.mesh.axes[0]
+        leads = all(x.dims and x.dims[0][:1] == (axis.name,) and x.parts_of(0) == 1 for x in (self.source, self.target))
+        return axis if leads else None
+
+    @property
+    def parts(self) -> Parts:
+        counts = [{x.parts_of(d) for x in (self.source, self.target)} - {1} for d in range(len(self.shape))]
+        return tuple(map(tuple, counts)) if any(counts) else ()
+
+    @property
+    def reduction(self) -> Reduction:
+        return next((op for x in (self.source, self.target) for _, op in x.partial), Reduction.SUM)
+
+
+def _beside(axis: MeshAxis, step: RedistributionStep) -> RedistributionStep:
+    """The step where the axis divides the first dimension as well."""
+
+    def within(x: Layout) -> Layout:
+        return replace(x, dims=((axis.name, *x.dims[0]), *x.dims[1:]))
+
+    return replace(step, source=within(step.source), target=within(step.target))
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """On meshes of one machine; what was found is remembered."""
+
+    profile: HardwareProfile
+    _machines: dict[tuple[DeviceMesh, Settings], Machine] = field(default_factory=dict)
+    _tables: dict[object, Redistributions] = field(default_factory=dict)
+    _ways: dict[object, _Steps] = field(default_factory=dict)
+    _alike: dict[object, int] = field(default_factory=dict)
+    _exchanges: dict[object, Sequence[Exchanges]] = field(default_factory=dict)
+
+    def rerouted(self, program: Program, settings: Settings) -> Program:
+        """The program with the shortest ways between its layouts."""
+        shares, machine = bucket_shares(program.graph), self._machine(program.mesh, settings)
+        tensors = program.graph.tensors
+        known: dict[object, _Steps] = {}  # in equal blocks
+
+        def shortest(i: Redistribute) -> Redistribute:
+            tensor, share = tensors[i.tensor], shares.get(i.tensor, 1.0)
+            key = tensor.shape, tensor.dtype, share, i.source, i.target
+            if key not in known:
+                known[key] = self._shortest(i, tensor, share, machine)
+            return replace(i, steps=known[key])
+
+        moved = (shortest(i) if isinstance(i, Redistribute) and i.steps else i for i in program.instructions)
+        return replace(program, instructions=tuple(moved))
+
+    def moves(self, program: Program) -> Moves:
+        """What the program moves of weights."""
+        return Moves.of(program, self._alike)
+
+    def exchanges(self, weights: Moves, mesh: DeviceMesh, settings: Settings) -> Sequence[Exchanges]:
+        """By unit, what moves of weights are on `mesh`, whose axes have the names of the program's."""
+        key = weights.alike, mesh, settings
+        if key not in self._exchanges:
+            machine, found = self._machine(mesh, settings), ExchangeCounts(mesh, weights.units)
+            known: dict[object, _Steps] = {}
+            for m in weights.moves:
+                end = m.tensor.shape, m.tensor.dtype, m.share, m.source, m.target
+                if end not in known:
+                    known[end] = self._shortest(m, m.tensor, m.share, machine)
+                found.add(m, known[end])
+            self._exchanges[key] = [found.of(unit) for unit in range(weights.units)]
+        return self._exchanges[key]
+
+    def _machine(self, mesh: DeviceMesh, settings: Settings) -> Machine:
+        key = mesh, settings
+        if key not in self._machines:
+            self._machines[key] = Machine(self.profile, mesh, settings)
+        return self._machines[key]
+
+    def _shortest(self, move: Redistribute | WeightMove, tensor: Tensor, share: float, machine: Machine) -> _Steps:
+        """The steps that the move has already where its layouts do not divide the tensor on this mesh."""
+        way = _Way(machine.mesh, tensor.shape or (), machine.settings.tensor_bytes(tensor), move.source, move.target)
+        key = machine.settings, share, way
+        if key not in self._ways:
+            axis = None if isinstance(move, WeightMove) else way.samples
+            less = way if axis is None else way.without(axis)
+            table = self._table(less, share, machine)
+            if less.source in table.index and less.target in table.index:
+                steps = table.path(less.source, less.target)
+                self._ways[key] = steps if axis is None else tuple(_beside(axis, step) for step in steps)
+            else:
+                self._ways[key] = move.steps
+        return self._ways[key]
+
+    def _table(self, way: _Way, share: float, machine: Machine) -> Redistributions:
+        key = machine.mesh, machine.settings, way.mesh, way.shape, way.bytes, share, way.parts, way.reduction
+        if key not in self._tables:
+            self._tables[key] = Redistributions(
+                way.shape, way.bytes, way.mesh, machine, way.reduction, way.parts, None, share
+            )
+        return self._tables[key]
