@@ -2,7 +2,7 @@
 
 from planner.trace.alone import kernels_alone
 from planner.trace.count import trace, trace_levels
-from planner.trace.exchanges import ExchangeCounts, Exchanges, WeightMove, weight_moves
+from planner.trace.exchanges import ExchangeCounts, ExchangeKey, Exchanges, WeightMove, weight_moves
 from planner.trace.facts import facts_of
 from planner.trace.lifetimes import Levels
 from planner.trace.workload import Exchange, TracedCollective, Unit, Workload
@@ -10,6 +10,7 @@ from planner.trace.workload import Exchange, TracedCollective, Unit, Workload
 __all__ = [
     "Exchange",
     "ExchangeCounts",
+    "ExchangeKey",
     "Exchanges",
     "Levels",
     "TracedCollective",

@@ -14,9 +14,9 @@ from planner.trace.facts import Facts
 from planner.trace.passes import passes
 from planner.trace.workload import Exchange
 
-__all__ = ["ExchangeCounts", "Exchanges", "WeightMove", "weight_moves"]
+__all__ = ["ExchangeCounts", "ExchangeKey", "Exchanges", "WeightMove", "weight_moves"]
 
-_Key = tuple[str, tuple[str, ...], float, float]
+ExchangeKey = tuple[str, tuple[str, ...], float, float]  # kind, axes, elements of the group, share of the unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,26 +64,32 @@ class ExchangeCounts:
 
     def __init__(self, mesh: DeviceMesh, units: int) -> None:
         self._mesh = mesh
-        self._gathers = [Counter[_Key]() for _ in range(units)]
-        self._sums = [Counter[_Key]() for _ in range(units)]
-        self._scatters = [Counter[_Key]() for _ in range(units)]
+        self._gathers = [Counter[ExchangeKey]() for _ in range(units)]
+        self._sums = [Counter[ExchangeKey]() for _ in range(units)]
+        self._scatters = [Counter[ExchangeKey]() for _ in range(units)]
 
     def add(self, move: WeightMove, steps: Sequence[RedistributionStep]) -> None:
-        if move.gradient:
-            self._count(self._sums, move, steps)
-            self._count(self._scatters, move, scattered(steps))
-        else:
-            self._count(self._gathers, move, steps)
+        once = self.of_steps(move, steps)
+        self.count(move, once, self.of_steps(move, scattered(steps)) if move.gradient else ())
 
-    def _count(self, into: list[Counter[_Key]], move: WeightMove, steps: Iterable[RedistributionStep]) -> None:
+    def of_steps(self, move: WeightMove, steps: Iterable[RedistributionStep]) -> tuple[ExchangeKey, ...]:
+        """What such a move exchanges by these steps."""
         elements = move.tensor.elements
-        into[move.unit].update(
+        return tuple(
             (str(s.kind), s.axes, s.group_bytes(elements, self._mesh), move.share) for s in steps if s.kind not in FREE
         )
+
+    def count(self, move: WeightMove, once: Sequence[ExchangeKey], every_pass: Sequence[ExchangeKey]) -> None:
+        """Counts the move by what it exchanges once a step; of gradients, also where every pass scatters them."""
+        if move.gradient:
+            self._sums[move.unit].update(once)
+            self._scatters[move.unit].update(every_pass)
+        else:
+            self._gathers[move.unit].update(once)
 
     def of(self, unit: int) -> Exchanges:
         return Exchanges(*(_exchanges(found[unit]) for found in (self._gathers, self._sums, self._scatters)))
 
 
-def _exchanges(found: Mapping[_Key, int]) -> tuple[Exchange, ...]:
+def _exchanges(found: Mapping[ExchangeKey, int]) -> tuple[Exchange, ...]:
     return tuple(Exchange(*key, count) for key, count in sorted(found.items()))

@@ -14,14 +14,15 @@ from planner.cost_models import HardwareProfile
 from planner.ir import DeviceMesh, Layout, MeshAxis, Reduction, Tensor
 from planner.lowering import Program, Redistribute
 from planner.pricing import Machine, Settings
-from planner.redistribute import Redistributions, RedistributionStep
+from planner.redistribute import Redistributions, RedistributionStep, scattered
 from planner.redistribute.steps import Parts
-from planner.trace import ExchangeCounts, Exchanges, WeightMove, facts_of, weight_moves
+from planner.trace import ExchangeCounts, ExchangeKey, Exchanges, WeightMove, facts_of, weight_moves
 from planner.work.units import bucket_shares
 
 __all__ = ["Moves", "Routes"]
 
 _Steps = tuple[RedistributionStep, ...]
+_Keys = tuple[ExchangeKey, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,12 +125,13 @@ class Routes:
         key = weights.alike, mesh, settings
         if key not in self._exchanges:
             machine, found = self._machine(mesh, settings), ExchangeCounts(mesh, weights.units)
-            known: dict[object, _Steps] = {}
+            known: dict[object, tuple[_Keys, _Keys]] = {}
             for m in weights.moves:
-                end = m.tensor.shape, m.tensor.dtype, m.share, m.source, m.target
-                if end not in known:
-                    known[end] = self._shortest(m, m.tensor, m.share, machine)
-                found.add(m, known[end])
+                ends = m.tensor.shape, m.tensor.dtype, m.share, m.gradient, m.source, m.target
+                if ends not in known:
+                    steps = self._shortest(m, m.tensor, m.share, machine)
+                    known[ends] = found.of_steps(m, steps), found.of_steps(m, scattered(steps)) if m.gradient else ()
+                found.count(m, *known[ends])
             self._exchanges[key] = [found.of(unit) for unit in range(weights.units)]
         return self._exchanges[key]
 

@@ -62,7 +62,7 @@ def _one_order(c: Configuration) -> str:
 def played(sample: Sample, c: Configuration) -> Prediction | None:
     """By the configuration's own layout."""
     try:
-        return predict(sample.workload(c), c, A100)
+        return predict(sample.laid_out(c), c, A100)
     except (UsageError, InputError):
         return None
 
@@ -103,8 +103,8 @@ def test_a_bound_is_never_above_the_step_nor_above_the_memory(architecture: str)
             shard_ranks=None,
         )
         try:
-            p = predict(sample.workload(c), c, A100)
-            workload = sample.workload(alone)
+            p = predict(sample.laid_out(c), c, A100)
+            workload = sample.laid_out(alone)
         except (UsageError, InputError):
             continue
         passed, held = Passed(workload, alone, A100, c.micro_batch), Held(workload, c.micro_batch)
@@ -362,7 +362,7 @@ def test_over_all_ranks_no_more_is_held_than_over_a_group_of_them(beside: str) -
         text = f"megatron:dp={dp},{beside},micro_batch=1,zero={zero}"
         over_all = parse_strategy(text, devices=devices, batch=6)
         group = parse_strategy(f"{text},shard=2", devices=devices, batch=6)
-        held, held_by_group = (predict(sample.workload(c), c, A100).allocated_bytes for c in (over_all, group))
+        held, held_by_group = (predict(sample.laid_out(c), c, A100).allocated_bytes for c in (over_all, group))
         assert held <= held_by_group
 
 
@@ -371,7 +371,7 @@ def test_groups_that_divide_what_all_ranks_do_not_are_found() -> None:
     sizes = {"layers": 2, "hidden": 2048, "heads": 8, "kv_heads": 2, "ffn": 8192, "vocab": 1024, "seq": 2048}
     sample = Sample(import_bytes(build("moe", {**sizes, "batch": 6}).SerializeToString(), name="moe"), A100)
     text = "megatron:dp=6,ep=2,micro_batch=1,shard=2,zero=2,gradient_bytes=2"
-    shortest = predict(sample.workload(c := parse_strategy(text, devices=6, batch=6)), c, A100)
+    shortest = predict(sample.laid_out(c := parse_strategy(text, devices=6, batch=6)), c, A100)
     searched = Sample(sample.whole, A100)
     space = Space(6, 6, sample.layers, "bf16", experts=True, contexts=sample.contexts)
     found = best_of(searched, space, None)
@@ -398,7 +398,7 @@ def test_a_search_that_is_stopped_has_a_configuration_that_fits() -> None:
     (found,) = stopped.best
     assert told == [found]
     assert stopped.at_once_s == 0, "operators are searched as well"
-    assert found.prediction == predict(sample.workload(found.configuration), found.configuration, A100)
+    assert found.prediction == predict(sample.laid_out(found.configuration), found.configuration, A100)
     assert found.prediction.allocated_bytes <= limit
 
 
