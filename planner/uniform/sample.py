@@ -116,7 +116,7 @@ class Sample:
         if key not in self._estimated:
             with suppress(UsageError, InputError):
                 self.estimated(c)
-        return key not in self._loose and _traced_by(self._few(c)) not in self._loose
+        return key not in self._loose and self._few(key) not in self._loose
 
     def follows(self, c: Configuration) -> bool:
         """Whether what is exchanged in groups of ranks follows from the layout over all ranks (`in_groups`).  Not where
@@ -163,11 +163,11 @@ class Sample:
         if c.shard_ranks is not None:
             return self._groups.regrouped(self.estimated(c.with_(shard_ranks=None)), c)
         few = self._few(c)
-        if few == c:
+        if few is c:
             program = self._alike(c)
-            self._moves[_traced_by(c)] = self._routes.moves(program)
+            self._moves[c] = self._routes.moves(program)
             return self.traced(c, program)
-        return self._with_ranks(self.estimated(few), c, self._moves[_traced_by(few)])
+        return self._with_ranks(self.estimated(few), c, self._moves[few])
 
     def _with_ranks(self, few: Workload, c: Configuration, moves: Moves) -> Workload:
         """The workload with as many data-parallel ranks, on the outermost axis, as `c` has, over which weights are
@@ -196,7 +196,7 @@ class Sample:
     def _few(self, c: Configuration) -> Configuration:
         """The configuration whose layouts stand for those of `c`."""
         by_size = self._by_size and c.devices <= (self.profile.devices_per_server or 0)
-        return c if by_size else c.with_(dp=min(c.dp, 2 * c.ep))
+        return c if by_size or c.dp <= 2 * c.ep else c.with_(dp=2 * c.ep)
 
     def _program(self, c: Configuration, *, kept: bool = False) -> Program:
         return program_of_configuration(self.at(c.micro_batch * c.dp), c, self.profile, prices=self.prices, kept=kept)
@@ -225,7 +225,7 @@ class Sample:
             if found is not None:
                 one = not c.exchanges_heads and (c.tp == 1 or c.cp == 1)  # axis inside of data parallelism
                 if self._by_size or not (one or own == divided):
-                    self._loose.add(_traced_by(c))
+                    self._loose.add(c)
                 return self._routes.rerouted(found, _settings(c))
         program = self._program(c, kept=True)
         programs.append((divided, program))
