@@ -26,7 +26,7 @@ from planner.uniform.coarse import Coarse, Ranks, divides, ranks_of
 from planner.uniform.first import likely
 from planner.uniform.found import ONE_BY_ONE, Found, Scored
 from planner.uniform.least import Held, Passed
-from planner.uniform.loads import IN_GROUPS, LONGER
+from planner.uniform.loads import IN_GROUPS, LARGER, LONGER
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, configurations, groups, levels, scheduled
 
@@ -131,7 +131,7 @@ class _Search:
         for look in (self._play, self._estimate, self._exchange, self._schedule):  # the closest bounds first
             for place, (bound, c) in enumerate(self._of_look(look)):
                 if look == self._play:  # its bound is what was estimated
-                    estimates.append((bound / (1 - self._bounds.loads.longer(c)), c))
+                    estimates.append((bound / (1 - LONGER), c))
                     continue
                 if place >= _ALL_KINDS and look != self._estimate and _kind(c) in met:
                     continue
@@ -242,7 +242,7 @@ class _Search:
             for level in levels(self.space, c):
                 if not self._bounds.fits(held, level):
                     continue
-                prediction = self._played(level, self.sample.estimated, slack=self._bounds.loads.larger(level))
+                prediction = self._played(level, self.sample.estimated, slack=LARGER)
                 if prediction is not None:
                     found = min(found, prediction.step_time_s)
         return found
@@ -266,7 +266,7 @@ class _Search:
         if load is None:
             return
         least = self._bounds.least(load, c, self._last())
-        self._push(max(bound, least * (1 - self._bounds.loads.longer(c))), self._estimate, c)
+        self._push(max(bound, least * (1 - LONGER)), self._estimate, c)
         within = self._bounds.least_in_groups(load, c, least, self._last())
         if within < least:
             self._push(max(bound, within * (1 - LONGER)), self._in_groups, c)
@@ -280,18 +280,18 @@ class _Search:
         for group in groups(self.space, c):
             load = self._bounds.loads.of(group, exact=False) if self._bounds.fits(held, group) else None
             if load is not None and (within := self._bounds.least(load, group, self._last())) < least:
-                self._push(max(bound, within * (1 - self._bounds.loads.longer(group))), self._estimate, group)
+                self._push(max(bound, within * (1 - LONGER)), self._estimate, group)
 
     def _estimate(self, bound: float, c: Configuration) -> None:
         """Bounds it by its step as it is estimated.  Groups that are not faster than all ranks are left out."""
         estimate = self._estimated(c)
         if estimate < (float("inf") if c.shard_ranks is None else self._estimated(_over_all(c))):
-            self._push(max(bound, estimate * (1 - self._bounds.loads.longer(c))), self._play, c)
+            self._push(max(bound, estimate * (1 - LONGER)), self._play, c)
 
     def _estimated(self, c: Configuration) -> float:
         """Seconds of the step; inf where it does not fit."""
         if c not in self._estimates:
-            prediction = self._played(c, self.sample.estimated, slack=self._bounds.loads.larger(c))
+            prediction = self._played(c, self.sample.estimated, slack=LARGER)
             self._estimates[c] = float("inf") if prediction is None else prediction.step_time_s
         return self._estimates[c]
 
@@ -316,8 +316,10 @@ class _Search:
             self._enough = min(self._enough, self.improved(own))
 
     def _laid_out(self, scored: Scored) -> Scored | None:
-        """By its own layout, where that was taken from others; None where it does not fit after all."""
-        prediction = self._played(scored.configuration, self.sample.laid_out)
+        """By its own layout, where that was taken from another; None where it does not fit after all."""
+        if not self.sample.follows(scored.configuration):
+            return scored
+        prediction = self._played(scored.configuration, self.sample.workload)
         return None if prediction is None else Scored(scored.configuration, prediction)
 
     def _played(

@@ -97,7 +97,7 @@ class Bounds:
     def least(self, load: Load, c: Configuration, step_s: float) -> float:
         """Seconds of the family of `c` by this load, found once however many of the blocks run again or wait elsewhere;
         `step_s`: from which on they are of no interest."""
-        below = step_s / (1 - self.loads.longer(c))
+        below = step_s / (1 - LONGER)
         key = self.loads.family(c), below
         if key not in self._seconds:
             self._seconds[key] = least_seconds(load, c, self.profile, self.limit, below)

@@ -26,7 +26,6 @@ _EXCHANGED: Final = attrgetter(
     "scatters_every_pass",
 )  # fmt: skip
 LARGER: Final = 0.15  # relative: or hold too much
-CLOSE: Final = 7e-4  # relative: in place of both where layouts are those of ranks that divide the same
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +36,10 @@ class Loads:
     profile: HardwareProfile
     _known: dict[Hashable, Load | None] = field(default_factory=dict)
     _exchanged: dict[Hashable, Exchanged] = field(default_factory=dict)
-    _closely: dict[Hashable, bool] = field(default_factory=dict)
 
     def of(self, c: Configuration, *, exact: bool) -> Load | None:
-        """By the layouts of `c`, or by what stands for them closely, where that is to be `exact`, of groups by those
-        over all ranks (`slack`); else as they are estimated, with no more memory than they may take.  None where the
-        model does not admit it."""
+        """By the layouts of `c` where that is to be `exact`, of groups by those over all ranks (`slack`); else as they
+        are estimated, with no more memory than they may take.  None where the model does not admit it."""
         key = self._key(c), exact
         if key not in self._known:
             self._known[key] = self._made(c, exact=exact)
@@ -50,23 +47,7 @@ class Loads:
 
     def slack(self, c: Configuration) -> float:
         """How much too slow, relative, a configuration may be taken to be where its load is to be exact."""
-        in_groups = IN_GROUPS if self.sample.follows(c) else 0.0
-        return in_groups + (CLOSE if self.closely(c) else 0.0)
-
-    def longer(self, c: Configuration) -> float:
-        """How much too slow, relative, its estimate may be."""
-        return self.slack(c) if self.closely(c) else LONGER
-
-    def larger(self, c: Configuration) -> float:
-        """How much too much, relative, it may hold by its estimate."""
-        return CLOSE if self.closely(c) else LARGER
-
-    def closely(self, c: Configuration) -> bool:
-        """Whether its estimate takes as long as its own layouts (`Sample.closely`)."""
-        key = laid_out_as(c)
-        if key not in self._closely:
-            self._closely[key] = self.sample.closely(c)
-        return self._closely[key]
+        return IN_GROUPS if self.sample.follows(c) else 0.0
 
     @classmethod
     def family(cls, c: Configuration) -> Hashable:
@@ -93,7 +74,7 @@ class Loads:
     def _in_groups(self, load: Load, c: Configuration, sizes: Sequence[int]) -> Load:
         shortest = self._exchange(c, sizes)
         if c.zero == 3 or c.scatters_every_pass:
-            return _estimated(load_of(self.sample.estimated(c), c, self.profile, shortest), self.larger(c))
+            return _estimated(load_of(self.sample.estimated(c), c, self.profile, shortest))
         return replace(load, once=exchanged_once(self.sample.estimated(c), c, self.profile, shortest))
 
     def _exchange(self, c: Configuration, sizes: Sequence[int | None]) -> Exchanged:
@@ -108,17 +89,16 @@ class Loads:
 
     def _made(self, c: Configuration, *, exact: bool) -> Load | None:
         try:
-            if exact and not self.closely(c):
+            if exact:
                 workload = self.sample.in_groups(c) if self.sample.follows(c) else self.sample.workload(c)
                 return load_of(workload, c, self.profile)
-            load = load_of(self.sample.estimated(c), c, self.profile, self._exchange(c, (c.shard_ranks,)))
-            return _estimated(load, self.larger(c))
+            return _estimated(load_of(self.sample.estimated(c), c, self.profile, self._exchange(c, (c.shard_ranks,))))
         except (UsageError, InputError):
             return None
 
 
-def _estimated(load: Load, larger: float) -> Load:
-    less = 1 - larger
+def _estimated(load: Load) -> Load:
+    less = 1 - LARGER
     return replace(load, saved=load.saved * less, saved_again=load.saved_again * less, beside=load.beside * less)
 
 

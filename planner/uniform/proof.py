@@ -16,21 +16,20 @@ from typing import Final
 
 from planner.clock import Configuration, predict
 from planner.errors import InputError, UsageError
-from planner.trace import Workload
 from planner.uniform.by_stage import fewest_by_stage
 from planner.uniform.coarse import Coarse, ranks_of
 from planner.uniform.cuts import QUICK, THOROUGH, Cut, Effort, Paths, best_cut
 from planner.uniform.families import dealt, held_evenly, least_in_groups, least_once, least_seconds
 from planner.uniform.found import Scored
 from planner.uniform.load import Load, least_handover
-from planner.uniform.loads import LONGER, laid_out_as
+from planner.uniform.loads import LARGER, LONGER, laid_out_as
 from planner.uniform.refine import least_share, refined
 from planner.uniform.sample import Sample
 from planner.uniform.space import FRACTIONS, Space, configurations, copied, groups, levels, scheduled
 
 __all__ = ["Proven", "prove"]
 
-_NEAR: Final = 0.0075  # a bound so close to the best is not raised further
+_NEAR: Final = 0.005  # a bound so close to the best is not raised further
 _OPENED: Final = 40_000  # families, on the way to a bound
 _ROUNDS_ESTIMATED: Final = 20  # of the bound of a cut, by what is estimated
 _CUT: Final = 64  # families whose best cut is found by what is estimated of them
@@ -199,12 +198,11 @@ class _Proof:
             load = self.loads.of(level, exact=False)
             if load is None:
                 continue
-            longer = self.loads.longer(level)
-            least = self._least(load, level, longer)
+            least = self._least(load, level, LONGER)
             self._push(max(bound, least), self._estimate if c.pp == 1 else self._cut, level)
             any_group = self.loads.in_groups(level)
             if any_group is not None:
-                below, of_level = self._step / (1 - LONGER), least / (1 - longer)
+                below, of_level = self._step / (1 - LONGER), least / (1 - LONGER)
                 within = least_in_groups(any_group, load, level, self.profile, self.limit, below, least=of_level)
                 if within < of_level:
                     self._push(max(bound, within * (1 - LONGER)), self._in_groups, level)
@@ -215,10 +213,10 @@ class _Proof:
         over_all = self.loads.of(c, exact=False)
         if over_all is None:
             return
-        least = self._least(over_all, c, self.loads.longer(c))
+        least = self._least(over_all, c, LONGER)
         for group in groups(self.space, c):
             load = self.loads.of(group, exact=False)
-            if load is not None and (within := self._least(load, group, self.loads.longer(group))) < least:
+            if load is not None and (within := self._least(load, group, LONGER)) < least:
                 self._push(max(bound, within), self._estimate if c.pp == 1 else self._cut, group)
 
     def _cut(self, bound: float, c: Configuration) -> None:
@@ -227,19 +225,17 @@ class _Proof:
         if load is not None and self.cut < _CUT:
             self.cut += c.shard_ranks is None
             once = least_once(load, c, self.profile)
-            less = 1 - self.loads.longer(c)
-            below, handover = self._step / less - once, self._handover(c, exact=False)
-            known = bound / less - once
+            below, handover = self._step / (1 - LONGER) - once, self._handover(c, exact=False)
+            known = bound / (1 - LONGER) - once
             cut = best_cut(
                 load, c, self.limit, below, handover, paths=self._paths, known=known, rounds=_ROUNDS_ESTIMATED
             )
             if cut is not None:
-                bound = max(bound, (cut.seconds + once) * less)
+                bound = max(bound, (cut.seconds + once) * (1 - LONGER))
         self._push(bound, self._exactly, c)
 
     def _handover(self, c: Configuration, *, exact: bool) -> float:
         over_all = c.with_(shard_ranks=None)  # whose activations lie alike
-        exact = exact and not self.loads.closely(over_all)
         workload = self.sample.workload(over_all) if exact else self.sample.estimated(over_all)
         return least_handover(workload, c, self.profile)
 
@@ -255,7 +251,7 @@ class _Proof:
 
     def _exactly(self, bound: float, c: Configuration) -> None:
         """Bounds a family by its own workload, as it is."""
-        if not (self.loads.closely(c) or self._may_lay_out(bound, c)):
+        if not self._may_lay_out(bound, c):
             self._close(bound)
             return
         load = self.loads.of(c, exact=True)
@@ -268,9 +264,9 @@ class _Proof:
 
     def _estimate(self, bound: float, c: Configuration) -> None:
         """Of a family on one stage: its fastest member."""
-        found = self._fastest(c, exact=False, slack=self.loads.larger(c))
+        found = self._fastest(c, exact=False, slack=LARGER)
         if found is not None:
-            self._push(max(bound, found.prediction.step_time_s * (1 - self.loads.longer(c))), self._play, c)
+            self._push(max(bound, found.prediction.step_time_s * (1 - LONGER)), self._play, c)
 
     def _play(self, bound: float, c: Configuration) -> None:
         if not self._may_lay_out(bound, c):
@@ -367,21 +363,15 @@ class _Proof:
 
     def _take(self, found: Scored) -> None:
         if found.prediction.step_time_s < self._step:
-            own = self._predicted_by(self.sample.laid_out, found.configuration)
-            if own is not None and own.prediction.step_time_s < self._step:
-                self.best = own
+            self.best = found
 
     def _predicted(self, c: Configuration, *, exact: bool = True, slack: float = 0.0) -> Scored | None:
-        return self._predicted_by(self.sample.workload if exact else self.sample.estimated, c, slack)
-
-    def _predicted_by(
-        self, workload: Callable[[Configuration], Workload], c: Configuration, slack: float = 0.0
-    ) -> Scored | None:
         """None where it does not fit, or the model does not admit it, or the target cannot express it."""
         if self.space.unsupported is not None and self.space.unsupported(c):
             return None
         try:
-            prediction = predict(workload(c), c, self.profile)
+            workload = self.sample.workload(c) if exact else self.sample.estimated(c)
+            prediction = predict(workload, c, self.profile)
         except (UsageError, InputError):
             return None
         fits = self.limit is None or round(prediction.allocated_bytes * (1 - slack)) <= self.limit

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.cost_models import HardwareProfile
-from planner.ir import DeviceMesh, Layout, MeshAxis, Reduction, Tensor
+from planner.ir import DeviceMesh, Layout, Reduction, Tensor
 from planner.lowering import Program, Redistribute
 from planner.pricing import Machine, Settings
 from planner.redistribute import Redistributions, RedistributionStep, scattered
@@ -45,30 +45,12 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A tensor from one layout to another; of activations without the outermost axis of the mesh where that divides
-    samples before and after: its ranks have other samples, and take no part in it."""
+    """A tensor from one layout to another."""
 
-    mesh: DeviceMesh
     shape: tuple[int, ...]
     bytes: int
     source: Layout
     target: Layout
-
-    def without(self, axis: MeshAxis) -> _Way:
-        first, *rest = self.shape
-        source, target = (
-            replace(x, dims=tuple(tuple(a for a in d if a != axis.name) for d in x.dims))
-            for x in (self.source, self.target)
-        )
-        mesh = DeviceMesh(tuple(a for a in self.mesh.axes if a != axis))
-        return _Way(mesh, (first // axis.size, *rest), self.bytes // axis.size, source, target)
-
-    @property
-    def samples(self) -> MeshAxis | None:
-        """The outermost axis, where it divides the first dimension all along."""
-        axis = self.mesh.axes[0]
-        leads = all(x.dims and x.dims[0][:1] == (axis.name,) and x.parts_of(0) == 1 for x in (self.source, self.target))
-        return axis if leads else None
 
     @property
     def parts(self) -> Parts:
@@ -78,15 +60,6 @@ class _Way:
     @property
     def reduction(self) -> Reduction:
         return next((op for x in (self.source, self.target) for _, op in x.partial), Reduction.SUM)
-
-
-def _beside(axis: MeshAxis, step: RedistributionStep) -> RedistributionStep:
-    """The step where the axis divides the first dimension as well."""
-
-    def within(x: Layout) -> Layout:
-        return replace(x, dims=((axis.name, *x.dims[0]), *x.dims[1:]))
-
-    return replace(step, source=within(step.source), target=within(step.target))
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,23 +116,18 @@ class Routes:
 
     def _shortest(self, move: Redistribute | WeightMove, tensor: Tensor, share: float, machine: Machine) -> _Steps:
         """The steps that the move has already where its layouts do not divide the tensor on this mesh."""
-        way = _Way(machine.mesh, tensor.shape or (), machine.settings.tensor_bytes(tensor), move.source, move.target)
-        key = machine.settings, share, way
+        way = _Way(tensor.shape or (), machine.settings.tensor_bytes(tensor), move.source, move.target)
+        key = machine.mesh, machine.settings, share, way
         if key not in self._ways:
-            axis = None if isinstance(move, WeightMove) else way.samples
-            less = way if axis is None else way.without(axis)
-            table = self._table(less, share, machine)
-            if less.source in table.index and less.target in table.index:
-                steps = table.path(less.source, less.target)
-                self._ways[key] = steps if axis is None else tuple(_beside(axis, step) for step in steps)
-            else:
-                self._ways[key] = move.steps
+            table = self._table(way, share, machine)
+            fits = way.source in table.index and way.target in table.index
+            self._ways[key] = table.path(way.source, way.target) if fits else move.steps
         return self._ways[key]
 
     def _table(self, way: _Way, share: float, machine: Machine) -> Redistributions:
-        key = machine.mesh, machine.settings, way.mesh, way.shape, way.bytes, share, way.parts, way.reduction
+        key = machine.mesh, machine.settings, way.shape, way.bytes, share, way.parts, way.reduction
         if key not in self._tables:
             self._tables[key] = Redistributions(
-                way.shape, way.bytes, way.mesh, machine, way.reduction, way.parts, None, share
+                way.shape, way.bytes, machine.mesh, machine, way.reduction, way.parts, None, share
             )
         return self._tables[key]

@@ -26,7 +26,6 @@ from planner.lowering import Program
 from planner.planning.execution import runs_blocks_again
 from planner.planning.schemes.expert import has_experts
 from planner.planning.schemes.model import model_of
-from planner.planning.schemes.pins import strategies_of_configuration
 from planner.planning.schemes.stored import Inside, divide_alike
 from planner.pricing import Settings
 from planner.trace import Unit, Workload
@@ -66,13 +65,11 @@ class Sample:
         self.layers = sum(units_of(graph).repeated)
         self._graphs: dict[int, Graph] = {}
         self._workloads: dict[Configuration, Workload | PlannerError] = {}
-        self._by_own: dict[Configuration, Workload | PlannerError] = {}
         self._estimated: dict[Configuration, Workload | PlannerError] = {}
         self._programs: dict[object, list[tuple[_Sizes, Program]]] = defaultdict(list)
         self._laid_out: dict[object, list[tuple[_Sizes, Configuration]]] = defaultdict(list)  # with programs
         self.prices = Prices()
         self._groups, self._routes = Groups(profile), Routes(profile)
-        self._loose: set[Configuration] = set()  # whose layouts are of ranks that divide more
         self._moves: dict[Configuration, Moves] = {}  # of programs that stand for any number of data-parallel ranks
         self._alike_in_groups: dict[tuple[int, ...], bool] = {}
         self._divided_by: dict[int, frozenset[int]] = {}
@@ -86,16 +83,11 @@ class Sample:
         return self._graphs[samples]
 
     def workload(self, c: Configuration) -> Workload:
-        """What a rank of the whole model does for a micro-batch of `c`: by layouts of its own, or by those that stand
-        for them and take as long (`closely`).
+        """What a rank of the whole model does for a micro-batch of `c`.
 
         UsageError, InputError where the configuration does not fit the model.
         """
-        return _known(self._workloads, _traced_by(c), self._in_full)
-
-    def laid_out(self, c: Configuration) -> Workload:
-        """The same by layouts of its own."""
-        return _known(self._by_own, _traced_by(c), lambda key: self.traced(key, self._program(key)))
+        return _known(self._workloads, _traced_by(c), lambda key: self.traced(key, self._program(key)))
 
     def traced(self, c: Configuration, program: Program) -> Workload:
         """What a rank of the whole model does under a program of the sample."""
@@ -106,17 +98,6 @@ class Sample:
         and two data-parallel ranks stand for any number that divides the same weights.  It is the workload of `c`
         itself where sizes decide nothing.  Errors as of `workload`."""
         return _known(self._estimated, _traced_by(c), self._as_estimated)
-
-    def closely(self, c: Configuration) -> bool:
-        """Whether seconds of the estimated workload are those of its own layouts, which may hold more.  Not where the
-        layouts are of ranks that divide what those of `c` do not."""
-        if c.shard_ranks is not None:
-            return self.closely(c.with_(shard_ranks=None)) and self.follows(c)
-        key = _traced_by(c)
-        if key not in self._estimated:
-            with suppress(UsageError, InputError):
-                self.estimated(c)
-        return key not in self._loose and self._few(key) not in self._loose
 
     def follows(self, c: Configuration) -> bool:
         """Whether what is exchanged in groups of ranks follows from the layout over all ranks (`in_groups`).  Not where
@@ -140,26 +121,10 @@ class Sample:
         groups exchange is found without a layout of their own."""
         return self._groups.regrouped(self.workload(c.with_(shard_ranks=None)), c)
 
-    def _in_full(self, c: Configuration) -> Workload:
-        if c.shard_ranks is None and self._few(c) in self._moves:
-            program = self._alike(c)
-            if self.closely(c) or self._has_strategies_of(program, c):
-                return self.traced(c, program)
-        return self.laid_out(c)
-
-    def _has_strategies_of(self, program: Program, c: Configuration) -> bool:
-        """Whether operators run under the program as they would under the layouts of `c`.  What is made of weights
-        alone may pass on sums of gradients, which then are carried out before it."""
-        for name, own in strategies_of_configuration(program.graph, c).items():
-            for role, mine in zip(program.strategies[name].roles, own.roles, strict=True):
-                if role != mine and not (role.kind == "defer" and mine.kind == "replicate"):
-                    return False
-        return True
-
     def _as_estimated(self, c: Configuration) -> Workload:
         ranks, group = _shards_of(c)
         if c.zero and not (self._divide_alike(c, ranks, min(ranks, 2)) and self._divide_alike(c, ranks, group)):
-            return self.laid_out(c)  # weights are not cut into as many shards as there are ranks
+            return self.workload(c)  # weights are not cut into as many shards as there are ranks
         if c.shard_ranks is not None:
             return self._groups.regrouped(self.estimated(c.with_(shard_ranks=None)), c)
         few = self._few(c)
@@ -220,12 +185,9 @@ class Sample:
                 with suppress(UsageError, InputError):
                     program = self._program(like.with_(zero=c.zero, recompute=c.recompute), kept=True)
                     programs.append((own, program))
-        for own, known in _fit_for(programs, divided):  # of one sample, dimensions go by other names
+        for _, known in _fit_for(programs, divided):  # of one sample, dimensions go by other names
             found = resized(known, graph, mesh)
             if found is not None:
-                one = not c.exchanges_heads and (c.tp == 1 or c.cp == 1)  # axis inside of data parallelism
-                if self._by_size or not (one or own == divided):
-                    self._loose.add(c)
                 return self._routes.rerouted(found, _settings(c))
         program = self._program(c, kept=True)
         programs.append((divided, program))

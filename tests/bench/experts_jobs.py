@@ -114,7 +114,7 @@ def published_of(cases: Sequence[Case], sample: Sample) -> list[Published]:
     steps: dict[Configuration, list[float]] = defaultdict(list)
     for case in cases:
         steps[case.configuration].append(case.step_s)
-    return [Published(c, sum(s) / len(s), predict(sample.laid_out(c), c, sample.profile)) for c, s in steps.items()]
+    return [Published(c, sum(s) / len(s), predict(sample.workload(c), c, sample.profile)) for c, s in steps.items()]
 
 
 def limit_of(usable: int | None, published: Iterable[Published]) -> int | None:

@@ -96,7 +96,7 @@ def rows_of(jobs: Sequence[Job]) -> Iterator[dict[str, Any]]:
     known: dict[Configuration, Prediction] = {}
     for c in every(space, profile):
         try:
-            known[c] = predict(sample.laid_out(c), c, profile)
+            known[c] = predict(sample.workload(c), c, profile)
         except (UsageError, InputError):
             continue
     if not known:

@@ -99,7 +99,7 @@ def enumerated(job: Job, model: bytes, found_s: float | None) -> tuple[float | N
     for estimate, c in sorted(estimates, key=lambda e: e[0]):
         if estimate * (1 - NEAR) > best:
             break
-        p = predict(sample.laid_out(c), c, profile)
+        p = predict(sample.workload(c), c, profile)
         if p.step_time_s < best and (limit is None or round(p.allocated_bytes) <= limit):
             best, which = p.step_time_s, spelled(c)
     if best > enough:  # the fastest of all may be one that was left out

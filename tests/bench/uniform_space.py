@@ -89,7 +89,7 @@ def row_of(name: str, job: Job, count: int, seed: int) -> dict[str, Any]:
     fitting = []
     for c in drawn(space, profile, count, seed):
         try:
-            p = predict(sample.laid_out(c), c, profile)
+            p = predict(sample.workload(c), c, profile)
         except (UsageError, InputError):
             continue
         if limit is None or round(p.allocated_bytes) <= limit:

@@ -172,5 +172,5 @@ def test_no_configuration_with_copies_is_faster_than_the_best() -> None:
     found = best_of(sample, space, None).best[0]
     every = [v for c in configurations(space, MACHINE) for s in schedules(space, c) for v in levels(space, s)]
     assert any(c.copies == 2 for c in every)
-    steps = {c: predict(sample.laid_out(c), c, MACHINE).step_time_s for c in every}
+    steps = {c: predict(sample.workload(c), c, MACHINE).step_time_s for c in every}
     assert found.prediction.step_time_s == min(steps.values())

@@ -88,7 +88,7 @@ def member(c: Configuration, layers: int, dice: random.Random) -> Configuration:
 
 def played(sample: Sample, c: Configuration) -> Prediction | None:
     try:
-        return predict(sample.laid_out(c), c, sample.profile)
+        return predict(sample.workload(c), c, sample.profile)
     except (UsageError, InputError):
         return None
 
@@ -113,7 +113,7 @@ def test_no_member_is_faster_than_the_bound_of_its_family(architecture: str, mac
         p = played(sample, m)
         if p is None:
             continue
-        load = load_of(sample.laid_out(m), c, sample.profile)
+        load = load_of(sample.workload(m), c, sample.profile)
         least = [least_seconds(load, c, sample.profile, limit, float("inf")) for limit in (None, p.allocated_bytes)]
         assert least[0] <= least[1] <= p.step_time_s * (1 + 1e-9), (spelled(m), least, p.step_time_s)
         if c.pp > 1:
@@ -123,7 +123,7 @@ def test_no_member_is_faster_than_the_bound_of_its_family(architecture: str, mac
             assert cut.seconds + once <= p.step_time_s * (1 + 1e-9), spelled(m)
             assert sum(cut.layers) == sample.layers
             # With whole layers, of what is hardly faster than the member, and with what stages hand over.
-            handed = least_handover(sample.laid_out(m), c, sample.profile)
+            handed = least_handover(sample.workload(m), c, sample.profile)
             closer = best_cut(load, c, p.allocated_bytes, p.step_time_s * (1 + 1e-6) - once, handed)
             assert closer is not None
             assert closer.seconds + once <= p.step_time_s * (1 + 1e-6), spelled(m)
@@ -172,10 +172,10 @@ def test_no_cut_into_whole_layers_is_faster_than_the_bound(schedule: str, micro_
     sizes = {"layers": 9, "hidden": 1024, "heads": 16, "vocab": 128_000, "seq": 512, "attention": "fused", "batch": 32}
     sample = Sample(import_bytes(build("gpt", sizes).SerializeToString(), name="gpt"), profile)
     c = parse_strategy(f"megatron:dp=2,pp=4,micro_batch={micro_batch},schedule={schedule}", devices=8, batch=32)
-    load = load_of(sample.laid_out(c), c, profile)
-    every = [predict(sample.laid_out(c), c.with_(stage_layers=cut), profile) for cut in cuts(9, 4)]
+    load = load_of(sample.workload(c), c, profile)
+    every = [predict(sample.workload(c), c.with_(stage_layers=cut), profile) for cut in cuts(9, 4)]
     assert len(every) == 56
-    once, handed = least_once(load, c, profile), least_handover(sample.laid_out(c), c, profile)
+    once, handed = least_once(load, c, profile), least_handover(sample.workload(c), c, profile)
     for limit in (None, round(sorted(p.allocated_bytes for p in every)[5])):
         best = min(p.step_time_s for p in every if limit is None or round(p.allocated_bytes) <= limit)
         for enough in (inf, best * 1.001 - once):
@@ -195,7 +195,7 @@ def test_no_cut_into_chunks_of_whole_layers_is_faster_than_the_bound(schedule: s
     sizes = {"layers": layers, "hidden": 1024, "heads": 16, "vocab": 64_000, "seq": 512, "attention": "fused"}
     sample = Sample(import_bytes(build("gpt", {**sizes, "batch": 32}).SerializeToString(), name="gpt"), profile)
     c = parse_strategy(f"megatron:dp=4,pp=2,micro_batch=1,schedule={schedule}", devices=8, batch=32)
-    workload = sample.laid_out(c)
+    workload = sample.workload(c)
     load = load_of(workload, c, profile)
     every = {
         cut: predict(workload, c.with_(stage_layers=cut), profile) for cut in cuts(layers, c.pp * c.virtual_stages)
@@ -238,7 +238,7 @@ def with_wide_logits(share: float) -> tuple[Configuration, Load, float]:
     sizes = {"layers": 16, "hidden": 1024, "heads": 16, "vocab": 128_000, "seq": 512, "attention": "fused", "batch": 32}
     sample = Sample(import_bytes(build("gpt", sizes).SerializeToString(), name="gpt"), MACHINES["h100"])
     c = parse_strategy("megatron:dp=2,pp=4,micro_batch=1", devices=8, batch=32)
-    workload = sample.laid_out(c)
+    workload = sample.workload(c)
     limit = share * predict(workload, c, sample.profile).allocated_bytes
     return c, load_of(workload, c, sample.profile), limit
 
@@ -266,7 +266,7 @@ def test_paths_of_one_family_bound_the_cuts_of_another(schedule: str) -> None:
     sample = Sample(import_bytes(build("gpt", sizes).SerializeToString(), name="gpt"), MACHINES["h100"])
     c = parse_strategy(f"megatron:dp=2,pp=4,micro_batch=2,schedule={schedule}", devices=8, batch=64)
     families = [c, c.with_(recompute="full"), c.with_(sequence_parallel=True, dp=1, tp=2, micro_batch=4)]
-    loads = [load_of(sample.laid_out(f), f, sample.profile) for f in families]
+    loads = [load_of(sample.workload(f), f, sample.profile) for f in families]
     met: list[float] = []
     meet = CutProgram.meet
 
@@ -336,7 +336,7 @@ def test_what_is_proven_names_no_configuration_that_is_ruled_out() -> None:
 def test_a_bound_without_room_for_the_weights_is_none() -> None:
     sample = sample_of("gpt", "h100")
     c = next(c for c in families(space_of(sample, 4), sample) if c.pp == 4 and c.schedule == "1f1b")
-    load = load_of(sample.laid_out(c), c, sample.profile)
+    load = load_of(sample.workload(c), c, sample.profile)
     assert least_seconds(load, c, sample.profile, 1000, float("inf")) == float("inf")
     assert dealt(load, c, 1000, 1e9) is None
 
@@ -346,7 +346,7 @@ def test_layers_dealt_add_up_and_fit_as_far_as_the_bound_tells(order: str) -> No
     sample = sample_of("gpt", "h100")
     every = families(space_of(sample, 4), sample)
     c = next(c for c in every if c.pp == 4 and c.schedule == order and c.passes >= 4 and c.virtual_stages < 3)
-    load = load_of(sample.laid_out(c), c, sample.profile)
+    load = load_of(sample.workload(c), c, sample.profile)
     limit = held_evenly(load, c)
     least = least_seconds(load, c, sample.profile, limit, float("inf"))
     cut = dealt(load, c, limit, least * 1.3)

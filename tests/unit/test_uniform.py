@@ -62,7 +62,7 @@ def _one_order(c: Configuration) -> str:
 def played(sample: Sample, c: Configuration) -> Prediction | None:
     """By the configuration's own layout."""
     try:
-        return predict(sample.laid_out(c), c, A100)
+        return predict(sample.workload(c), c, A100)
     except (UsageError, InputError):
         return None
 
@@ -103,8 +103,8 @@ def test_a_bound_is_never_above_the_step_nor_above_the_memory(architecture: str)
             shard_ranks=None,
         )
         try:
-            p = predict(sample.laid_out(c), c, A100)
-            workload = sample.laid_out(alone)
+            p = predict(sample.workload(c), c, A100)
+            workload = sample.workload(alone)
         except (UsageError, InputError):
             continue
         passed, held = Passed(workload, alone, A100, c.micro_batch), Held(workload, c.micro_batch)
@@ -216,7 +216,7 @@ def test_a_sample_stands_for_the_whole_model(architecture: str, strategy: str) -
     at = rebind(whole, batch_axes(whole, c.micro_batch * c.dp))
     traced = traced_as(c, program_of_configuration(at, c, A100))
     sample = Sample(whole, A100)
-    expected, found = predict(traced, c, A100), predict(sample.laid_out(c), c, A100)
+    expected, found = predict(traced, c, A100), predict(sample.workload(c), c, A100)
     assert found.step_time_s == pytest.approx(expected.step_time_s, rel=1e-12)
     assert found.allocated_bytes == pytest.approx(expected.allocated_bytes, rel=1e-12)
     assert found.flops == pytest.approx(expected.flops, rel=1e-12)
@@ -229,7 +229,7 @@ def test_an_estimate_of_other_sizes_is_that_of_their_own_layout() -> None:
     sample = Sample(graph("gpt", 8), A100)
     for strategy in ("megatron:tp=2,micro_batch=1", "megatron:tp=4,micro_batch=1", "megatron:tp=2,micro_batch=2"):
         c = parse_strategy(strategy, devices=8, batch=8)
-        estimated, own = predict(sample.estimated(c), c, A100), predict(sample.laid_out(c), c, A100)
+        estimated, own = predict(sample.estimated(c), c, A100), predict(sample.workload(c), c, A100)
         assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
     assert sum(map(len, sample._programs.values())) < 3
 
@@ -250,7 +250,7 @@ def test_what_groups_exchange_is_estimated_as_their_own_layout_has_it(architectu
     sample = Sample(graph(architecture, 32), A100)
     c = parse_strategy(strategy, devices=16, batch=32)
     assert c.shard_ranks not in (None, c.dp * c.cp)
-    estimated, own = predict(sample.estimated(c), c, A100), predict(sample.laid_out(c), c, A100)
+    estimated, own = predict(sample.estimated(c), c, A100), predict(sample.workload(c), c, A100)
     assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=2e-3)
     assert estimated.allocated_bytes == pytest.approx(own.allocated_bytes, rel=1e-2)
 
@@ -261,13 +261,13 @@ def test_groups_scatter_in_every_pass_where_a_switch_sums_faster(strategy: str) 
     profile = load_profile("b200")
     sample = Sample(graph("gpt", 256), profile)
     c = parse_strategy(strategy, devices=64, batch=256)
-    once, own, over_all = (sample.laid_out(c.with_(zero=n, shard_ranks=s)) for n, s in ((1, 8), (2, 8), (2, None)))
+    once, own, over_all = (sample.workload(c.with_(zero=n, shard_ranks=s)) for n, s in ((1, 8), (2, 8), (2, None)))
     assert any(x.kind == "all_reduce" for u in once.units for x in u.sums)
     for w in (own, sample.in_groups(c), sample.estimated(c), over_all):
         matrices = [x for u in w.units for x in u.scatters if x.share > 0.01]
         assert {x.kind for x in matrices} <= {"reduce_scatter", "all_reduce"}
     estimated = predict(sample.estimated(c), c, profile)
-    assert estimated.step_time_s == pytest.approx(predict(sample.laid_out(c), c, profile).step_time_s, rel=1e-2)
+    assert estimated.step_time_s == pytest.approx(predict(sample.workload(c), c, profile).step_time_s, rel=1e-2)
 
 
 @pytest.mark.parametrize("strategy", ["megatron:cp=2", "megatron:tp=2,sp=true", "megatron:cp=2,tp=2"])
@@ -276,7 +276,7 @@ def test_positions_of_one_sample_are_laid_out_by_themselves(strategy: str) -> No
     sample = Sample(graph("llama", 8), A100)
     for micro_batch in (2, 1):  # an estimate of one sample is not made of the layout of two
         c = parse_strategy(f"{strategy},micro_batch={micro_batch}", devices=4, batch=8)
-        estimated, own = predict(sample.estimated(c), c, A100), predict(sample.laid_out(c), c, A100)
+        estimated, own = predict(sample.estimated(c), c, A100), predict(sample.workload(c), c, A100)
         assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
         assert estimated.allocated_bytes == pytest.approx(own.allocated_bytes, rel=1e-2)
 
@@ -289,7 +289,7 @@ def test_where_pairs_of_devices_are_slow_a_layout_is_not_that_of_other_sizes() -
     sample = Sample(import_bytes(model.SerializeToString(), name="llama"), profile)
     for tp in (2, 4):
         c = parse_strategy(f"megatron:tp={tp},cp=2,micro_batch=3", devices=2 * tp, batch=3).with_(precision="fp16")
-        estimated, own = predict(sample.estimated(c), c, profile), predict(sample.laid_out(c), c, profile)
+        estimated, own = predict(sample.estimated(c), c, profile), predict(sample.workload(c), c, profile)
         assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
 
 
@@ -304,7 +304,7 @@ def test_a_layout_that_leaves_heads_whole_stands_for_none_that_divides_them(degr
     sample = Sample(_vit(256, 12), A100)
     for tp in degrees:
         c = parse_strategy(f"megatron:tp={tp},sp=true,recompute=full,micro_batch=2", devices=tp, batch=12)
-        estimated, own = predict(sample.estimated(c), c, A100), predict(sample.laid_out(c), c, A100)
+        estimated, own = predict(sample.estimated(c), c, A100), predict(sample.workload(c), c, A100)
         assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
         assert estimated.allocated_bytes == pytest.approx(own.allocated_bytes, rel=1e-4)
 
@@ -315,7 +315,7 @@ def test_the_few_that_fit_are_found_where_most_degrees_leave_heads_whole() -> No
     sample = Sample(_vit(2048, 6), profile)
     strategy = "megatron:dp=1,tp=2,pp=3,micro_batch=1,zero=0,sp=true,recompute=full,schedule=zb-h1,gradient_bytes=2"
     c = parse_strategy(strategy, devices=6, batch=6)
-    expected = predict(sample.laid_out(c), c, profile)
+    expected = predict(sample.workload(c), c, profile)
     limit = round(1.01 * expected.allocated_bytes)
     searched = Sample(sample.whole, profile)  # knows no configuration's own layout yet
     (found,) = best_of(searched, Space(6, 6, sample.layers, "bf16", contexts=sample.contexts), limit).best
@@ -330,7 +330,7 @@ def test_where_pairs_of_devices_are_slow_three_ranks_are_laid_out_by_themselves(
     sample = Sample(import_bytes(model.SerializeToString(), name="llama"), profile)
     c = parse_strategy("megatron:dp=3,tp=2,micro_batch=2,zero=0,sp=false,gradient_bytes=2", devices=6, batch=6)
     c = c.with_(precision="fp16")
-    estimated, own = predict(sample.estimated(c), c, profile), predict(sample.laid_out(c), c, profile)
+    estimated, own = predict(sample.estimated(c), c, profile), predict(sample.workload(c), c, profile)
     assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
 
 
@@ -343,7 +343,7 @@ def test_weights_that_not_all_ranks_divide_are_laid_out_by_themselves(strategy: 
     sample = Sample(import_bytes(model.SerializeToString(), name="gpt"), profile)
     c = parse_strategy(f"{strategy}{',' if ':' in strategy else ':'}micro_batch=1", devices=6, batch=6)
     c = c.with_(precision="fp16", gradient_bytes=2)
-    own = predict(sample.laid_out(c), c, profile)
+    own = predict(sample.workload(c), c, profile)
     assert predict(sample.estimated(c), c, profile).step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
     assert not sample.follows(c)
     space = Space(6, 6, sample.layers, "fp16", contexts=sample.contexts)
@@ -362,7 +362,7 @@ def test_over_all_ranks_no_more_is_held_than_over_a_group_of_them(beside: str) -
         text = f"megatron:dp={dp},{beside},micro_batch=1,zero={zero}"
         over_all = parse_strategy(text, devices=devices, batch=6)
         group = parse_strategy(f"{text},shard=2", devices=devices, batch=6)
-        held, held_by_group = (predict(sample.laid_out(c), c, A100).allocated_bytes for c in (over_all, group))
+        held, held_by_group = (predict(sample.workload(c), c, A100).allocated_bytes for c in (over_all, group))
         assert held <= held_by_group
 
 
@@ -371,7 +371,7 @@ def test_groups_that_divide_what_all_ranks_do_not_are_found() -> None:
     sizes = {"layers": 2, "hidden": 2048, "heads": 8, "kv_heads": 2, "ffn": 8192, "vocab": 1024, "seq": 2048}
     sample = Sample(import_bytes(build("moe", {**sizes, "batch": 6}).SerializeToString(), name="moe"), A100)
     text = "megatron:dp=6,ep=2,micro_batch=1,shard=2,zero=2,gradient_bytes=2"
-    shortest = predict(sample.laid_out(c := parse_strategy(text, devices=6, batch=6)), c, A100)
+    shortest = predict(sample.workload(c := parse_strategy(text, devices=6, batch=6)), c, A100)
     searched = Sample(sample.whole, A100)
     space = Space(6, 6, sample.layers, "bf16", experts=True, contexts=sample.contexts)
     found = best_of(searched, space, None)
@@ -398,7 +398,7 @@ def test_a_search_that_is_stopped_has_a_configuration_that_fits() -> None:
     (found,) = stopped.best
     assert told == [found]
     assert stopped.at_once_s == 0, "operators are searched as well"
-    assert found.prediction == predict(sample.laid_out(found.configuration), found.configuration, A100)
+    assert found.prediction == predict(sample.workload(found.configuration), found.configuration, A100)
     assert found.prediction.allocated_bytes <= limit
 
 

@@ -68,7 +68,7 @@ def test_a_sample_stands_for_blocks_with_weights_in_common(weight: Callable[[int
     c = parse_strategy(f"megatron:{strategy},gradient_bytes=2", devices=4, batch=16)
     graph = rebind(model, batch_axes(model, c.micro_batch * c.dp))
     whole = predict(traced_as(c, program_of_configuration(graph, c, A100)), c, A100)
-    found = predict(sample.laid_out(c), c, A100)
+    found = predict(sample.workload(c), c, A100)
     assert found.step_time_s == pytest.approx(whole.step_time_s, rel=1e-9)
     assert found.allocated_bytes == pytest.approx(whole.allocated_bytes, rel=1e-9)
 

@@ -33,7 +33,7 @@ from planner.planning.schemes.tensor import TENSOR
 from planner.rules.strategy import REPLICATE, AxisRole, Strategy, bind
 from planner.targets import Target
 
-__all__ = ["constraints_of_configuration", "strategies_of_configuration"]
+__all__ = ["constraints_of_configuration"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +58,17 @@ def constraints_of_configuration(
     UsageError where an axis would do nothing but repeat the work, or one axis cannot be said as a mesh axis.
     """
     axes = _axes(graph, c, source, target)
-    mesh = _mesh(axes)
-    strategies, operators = _operators(graph, c, mesh, axes, source, training=training)
-    over = _named(mesh, axes, "data", "expert", "context") if c.zero else []
-    parameters = stored(graph, strategies, mesh, over, _named(mesh, axes, "context"), source, target)
-    return Constraints(source, meshes=(mesh.shape,), operators=operators, parameters=parameters)
 
+    def named(*names: str) -> list[str]:
+        return [axis for axis, a in zip(mesh.names, axes, strict=False) if a.name in names]
 
-def strategies_of_configuration(
-    graph: Graph, c: Configuration, source: str = "strategy", target: Target = "any"
-) -> Mapping[str, Strategy]:
-    """What the mesh axes do to every operator that computes something at every step; arguments and errors as of
-    `constraints_of_configuration`."""
-    axes = _axes(graph, c, source, target)
-    return _operators(graph, c, _mesh(axes), axes, source, training=True)[0]
-
-
-def _operators(
-    graph: Graph, c: Configuration, mesh: DeviceMesh, axes: list[_Axis], source: str, *, training: bool
-) -> _Operators:
-    """Found once for levels of ZeRO, which differ in parameters alone."""
+    mesh = DeviceMesh.of(*(a.size for a in axes)) if axes else DeviceMesh.of(1)
     model = model_of(graph)
     known = _KNOWN.setdefault(graph, {})
     key = tuple(axes), c.dp, c.sequence_parallel, c.exchanges_heads, training, source
-    if key not in known:
+    if key not in known:  # levels of ZeRO differ in parameters alone
         found = _strategies(graph, model, c, mesh, axes, source)
-        context, tensor = (next(iter(_named(mesh, axes, name)), None) for name in ("context", "tensor"))
+        context, tensor = (next(iter(named(name)), None) for name in ("context", "tensor"))
         if context is not None:
             found |= Narrow(graph, model, mesh, found, context, tensor, training).strategies_before()
         known[key] = (
@@ -93,16 +78,10 @@ def _operators(
                 for n, s in found.items()
             ),
         )
-    return known[key]
-
-
-def _mesh(axes: list[_Axis]) -> DeviceMesh:
-    return DeviceMesh.of(*(a.size for a in axes)) if axes else DeviceMesh.of(1)
-
-
-def _named(mesh: DeviceMesh, axes: list[_Axis], *names: str) -> list[str]:
-    """The mesh axes of these kinds of parallelism."""
-    return [axis for axis, a in zip(mesh.names, axes, strict=False) if a.name in names]
+    strategies, operators = known[key]
+    over = named("data", "expert", "context") if c.zero else []
+    parameters = stored(graph, strategies, mesh, over, named("context"), source, target)
+    return Constraints(source, meshes=(mesh.shape,), operators=operators, parameters=parameters)
 
 
 def _axes(graph: Graph, c: Configuration, source: str, target: Target) -> list[_Axis]:
