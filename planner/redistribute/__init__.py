@@ -3,7 +3,15 @@
 from planner.redistribute.lattice import Lattice, lattice_of
 from planner.redistribute.paths import Prices, Redistributions
 from planner.redistribute.scattered import scattered
-from planner.redistribute.steps import Parts, RedistributionStep, StepKind, folded, permute_sources
+from planner.redistribute.steps import (
+    Parts,
+    RedistributionStep,
+    StepKind,
+    folded,
+    parts_of_both,
+    permute_sources,
+    reduction_of_both,
+)
 
 __all__ = [
     "Lattice",
@@ -14,6 +22,8 @@ __all__ = [
     "StepKind",
     "folded",
     "lattice_of",
+    "parts_of_both",
     "permute_sources",
+    "reduction_of_both",
     "scattered",
 ]

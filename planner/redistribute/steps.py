@@ -24,7 +24,9 @@ __all__ = [
     "even_layouts",
     "folded",
     "layouts_of",
+    "parts_of_both",
     "permute_sources",
+    "reduction_of_both",
     "single_steps",
     "steps_from",
 ]
@@ -88,6 +90,17 @@ class RedistributionStep:
         where = f" dim {self.dim}" if self.dim >= 0 else ""
         where += f" → {self.to_dim}" if self.to_dim >= 0 else ""
         return f"{self.kind}({'.'.join(self.axes)}){where}"
+
+
+def parts_of_both(source: Layout, target: Layout) -> Parts:
+    """The equal parts that either layout splits each dimension in, for a lattice in which both are."""
+    counts = [{x.parts_of(d) for x in (source, target)} - {1} for d in range(len(source.dims))]
+    return tuple(map(tuple, counts)) if any(counts) else ()
+
+
+def reduction_of_both(source: Layout, target: Layout) -> Reduction:
+    """How sums that are pending in either layout are carried out."""
+    return next((op for x in (source, target) for _, op in x.partial), Reduction.SUM)
 
 
 def folded(view: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from planner.cost_models import HardwareProfile
-from planner.ir import DeviceMesh, Layout, Reduction, Tensor
+from planner.ir import DeviceMesh, Tensor
 from planner.lowering import Program, Redistribute
 from planner.pricing import Machine, Settings
-from planner.redistribute import Redistributions, RedistributionStep, scattered
-from planner.redistribute.steps import Parts
+from planner.redistribute import Redistributions, RedistributionStep, parts_of_both, reduction_of_both, scattered
 from planner.trace import ExchangeCounts, ExchangeKey, Exchanges, WeightMove, facts_of, weight_moves
 from planner.work.units import bucket_shares
 
@@ -27,39 +26,12 @@ _Keys = tuple[ExchangeKey, ...]
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """Of weights and their gradients under one program, in so many `units`; `alike`: the same for programs with the
-    same ends of them."""
+    """Of weights and their gradients under one program, in so many `units`; `alike`: the same number for programs that
+    move them between the same layouts."""
 
     units: int
     moves: tuple[WeightMove, ...]
     alike: int
-
-    @classmethod
-    def of(cls, program: Program, known: dict[object, int]) -> Moves:
-        """`known`: numbers of what other programs move."""
-        facts = facts_of(program.graph)
-        moves = tuple(weight_moves(program, facts))
-        ends = tuple((m.unit, m.tensor.name, m.gradient, m.source, m.target) for m in moves)
-        return cls(len(facts.repeated), moves, known.setdefault(ends, len(known)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """A tensor from one layout to another."""
-
-    shape: tuple[int, ...]
-    bytes: int
-    source: Layout
-    target: Layout
-
-    @property
-    def parts(self) -> Parts:
-        counts = [{x.parts_of(d) for x in (self.source, self.target)} - {1} for d in range(len(self.shape))]
-        return tuple(map(tuple, counts)) if any(counts) else ()
-
-    @property
-    def reduction(self) -> Reduction:
-        return next((op for x in (self.source, self.target) for _, op in x.partial), Reduction.SUM)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +63,10 @@ class Routes:
 
     def moves(self, program: Program) -> Moves:
         """What the program moves of weights."""
-        return Moves.of(program, self._alike)
+        facts = facts_of(program.graph)
+        moves = tuple(weight_moves(program, facts))
+        ends = tuple((m.unit, m.tensor.name, m.gradient, m.source, m.target) for m in moves)
+        return Moves(len(facts.repeated), moves, self._alike.setdefault(ends, len(self._alike)))
 
     def exchanges(self, weights: Moves, mesh: DeviceMesh, settings: Settings) -> Sequence[Exchanges]:
         """By unit, what moves of weights are on `mesh`, whose axes have the names of the program's."""
@@ -116,18 +91,14 @@ class Routes:
 
     def _shortest(self, move: Redistribute | WeightMove, tensor: Tensor, share: float, machine: Machine) -> _Steps:
         """The steps that the move has already where its layouts do not divide the tensor on this mesh."""
-        way = _Way(tensor.shape or (), machine.settings.tensor_bytes(tensor), move.source, move.target)
-        key = machine.mesh, machine.settings, share, way
+        shape, size = tensor.shape or (), machine.settings.tensor_bytes(tensor)
+        key = machine.mesh, machine.settings, shape, size, share, move.source, move.target
         if key not in self._ways:
-            table = self._table(way, share, machine)
-            fits = way.source in table.index and way.target in table.index
-            self._ways[key] = table.path(way.source, way.target) if fits else move.steps
+            parts, reduction = parts_of_both(move.source, move.target), reduction_of_both(move.source, move.target)
+            kind = machine.mesh, machine.settings, shape, size, share, parts, reduction
+            if kind not in self._tables:
+                self._tables[kind] = Redistributions(shape, size, machine.mesh, machine, reduction, parts, None, share)
+            table = self._tables[kind]
+            fits = move.source in table.index and move.target in table.index
+            self._ways[key] = table.path(move.source, move.target) if fits else move.steps
         return self._ways[key]
-
-    def _table(self, way: _Way, share: float, machine: Machine) -> Redistributions:
-        key = machine.mesh, machine.settings, way.shape, way.bytes, share, way.parts, way.reduction
-        if key not in self._tables:
-            self._tables[key] = Redistributions(
-                way.shape, way.bytes, machine.mesh, machine, way.reduction, way.parts, None, share
-            )
-        return self._tables[key]

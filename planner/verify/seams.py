@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from planner.ir import DeviceMesh, Graph, Layout
 from planner.pricing import Assignment, Redistribution, RedistributionPlan
-from planner.redistribute import Redistributions
+from planner.redistribute import Redistributions, parts_of_both
 
 __all__ = ["sewn"]
 
@@ -113,8 +113,6 @@ class _Seams:
     def _seam(self, gradient: bool, source: Layout, target: Layout) -> Redistribution:
         self.count += 1
         elements = int(np.prod(self.shape, dtype=np.int64))
-        counts = [{x.parts_of(d) for x in (source, target)} - {1} for d in range(len(self.shape))]
-        parts = tuple(map(tuple, counts)) if any(counts) else ()
-        table = Redistributions(self.shape, elements, self.mesh, _ByBytes(), parts=parts)
+        table = Redistributions(self.shape, elements, self.mesh, _ByBytes(), parts=parts_of_both(source, target))
         steps = table.path(source, target)
         return Redistribution(gradient, source, target, steps)

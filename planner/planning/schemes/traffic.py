@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from planner.ir import DeviceMesh, Graph, Layout, Op, Reduction
 from planner.planning.schemes.model import Model
 from planner.planning.schemes.ways import Layouts, Way
-from planner.redistribute import Parts, Redistributions
+from planner.redistribute import Parts, Redistributions, parts_of_both, reduction_of_both
 from planner.rules.strategy import BoundCollective
 
 __all__ = ["Traffic"]
@@ -72,9 +72,7 @@ class Traffic:
             return 0
         t = self.graph.tensors[tensor]
         assert t.shape is not None
-        counts = [{x.parts_of(d) for x in (source, target)} - {1} for d in range(t.rank)]
-        parts = tuple(map(tuple, counts)) if any(counts) else ()
-        reduction = next((op for x in (source, target) for _, op in x.partial), Reduction.SUM)
+        reduction, parts = reduction_of_both(source, target), parts_of_both(source, target)
         outside = self.mesh.size(a for a in mine.split_axes if a not in self._axes.names)
         return self._table(t.shape, t.bytes // outside, reduction, parts).cost(source, target)
 
