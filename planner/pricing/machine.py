@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from planner.cost_models import (
     Collective,
     CollectiveModel,
-    GroupShape,
     HardwareProfile,
     compute_seconds,
     optimizer_seconds,
@@ -27,6 +26,7 @@ from planner.targets import Target
 __all__ = ["IntArray", "Machine", "Settings"]
 
 IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 DEAREST = 1e17  # units: what costs more is as good as forbidden
 
 
@@ -66,7 +66,7 @@ class Machine:
     profile: HardwareProfile
     mesh: DeviceMesh
     settings: Settings
-    _groups: dict[tuple[str, ...], GroupShape] = field(default_factory=dict, repr=False)
+    _ways: dict[tuple[str, tuple[str, ...]], tuple[FloatArray, FloatArray]] = field(default_factory=dict, repr=False)
     _paid: dict[tuple[str, tuple[str, ...], float, float], int] = field(default_factory=dict, repr=False)
 
     @property
@@ -82,13 +82,22 @@ class Machine:
 
         `share`: they are this fraction of what one call exchanges, and take this fraction of its time.
         """
-        if axes not in self._groups:
-            indices = tuple(sorted(self.mesh.names.index(a) for a in axes))
-            self._groups[axes] = CollectiveModel(self.profile).group(self.mesh.shape, indices)
+        key = kind, axes
+        if key not in self._ways:
+            self._ways[key] = self._found_ways(cast(Collective, kind), axes)
+        latency, per_byte = self._ways[key]
         part = np.asarray(share, dtype=np.float64) if self.profile.axes is None else np.float64(1.0)
         together = np.asarray(group_bytes, dtype=np.float64) / part
+        seconds = (latency + np.multiply.outer(per_byte, together).T).min(axis=-1).T
+        return self._units(np.where(together > 0, seconds, 0.0) * part)
+
+    def _found_ways(self, kind: Collective, axes: tuple[str, ...]) -> tuple[FloatArray, FloatArray]:
+        """Seconds, and seconds per byte, of each way to carry it out (`CollectiveModel.terms`)."""
         model = CollectiveModel(self.profile)
-        return self._units(model.seconds(cast(Collective, kind), together, self._groups[axes]) * part)
+        group = model.group(self.mesh.shape, tuple(sorted(self.mesh.names.index(a) for a in axes)))
+        ways = ((0.0, 0.0),) if group.ranks == 1 else model.terms(kind, group)
+        latency, per_byte = np.array(ways, dtype=np.float64).T
+        return latency, per_byte
 
     def one_collective(self, kind: str, axes: tuple[str, ...], group_bytes: float, share: float = 1.0) -> int:
         """As `collective`, of numbers: programs ask for the same few again and again."""

@@ -16,7 +16,8 @@ __all__ = ["resized"]
 
 def resized(program: Program, graph: Graph, mesh: DeviceMesh) -> Program | None:
     """The program with the same layouts for `graph`, which has the same operators but for their sizes, on `mesh`, which
-    has axes of the same names; None where they do not divide there, or tensors differ."""
+    has axes of the same names; None where they do not divide there, or tensors differ.  Ways between layouts are still
+    those of the program (`planner.uniform.routes`)."""
     if mesh.names != program.mesh.names or graph.tensors.keys() != program.graph.tensors.keys():
         return None
     rules = model_of(graph).rules
@@ -90,6 +91,6 @@ def _layouts(program: Program) -> Iterator[tuple[str, Layout]]:
         (i.tensor, x)
         for i in program.instructions
         if isinstance(i, Load | Redistribute)
-        for x in ((i.layout,) if isinstance(i, Load) else (i.source, i.target, *(s.target for s in i.steps)))
+        for x in ((i.layout,) if isinstance(i, Load) else (i.source, i.target))
     )
     yield from found

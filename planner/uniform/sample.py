@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeVar
 
@@ -28,10 +28,12 @@ from planner.planning.schemes.expert import has_experts
 from planner.planning.schemes.model import model_of
 from planner.planning.schemes.stored import Inside, divide_alike
 from planner.pricing import Settings
-from planner.trace import Unit, Workload
-from planner.uniform.groups import Groups
+from planner.trace import Exchanges, Workload
+from planner.uniform.data_ranks import DataRanks
+from planner.uniform.groups import regrouped, with_ranks
 from planner.uniform.resize import resized
-from planner.uniform.routes import Moves, Routes
+from planner.uniform.routes import Moves, Routes, same_ways
+from planner.uniform.ways import Ways
 from planner.work.units import parameter_elements, units_of
 
 __all__ = ["Sample"]
@@ -41,6 +43,7 @@ _OF_SAMPLES: Final = frozenset({0})  # beside sizes that ranks divide, none of w
 _TRACED_BLOCKS: Final = 3  # the first block, one that stands for all between, the last one
 
 _Laid = TypeVar("_Laid", Program, Configuration)
+_Made = Callable[[Workload, Configuration, DataRanks, Sequence[Exchanges]], Workload]
 _Sizes = tuple[frozenset[int], ...]  # that ranks divide evenly, by kind of parallelism
 
 
@@ -69,8 +72,11 @@ class Sample:
         self._programs: dict[object, list[tuple[_Sizes, Program]]] = defaultdict(list)
         self._laid_out: dict[object, list[tuple[_Sizes, Configuration]]] = defaultdict(list)  # with programs
         self.prices = Prices()
-        self._groups, self._routes = Groups(profile), Routes(profile)
+        self._ways = Ways(profile)
+        self._routes = Routes(self._ways)
         self._moves: dict[Configuration, Moves] = {}  # of programs that stand for any number of data-parallel ranks
+        self._own_moves: dict[Configuration, Moves] = {}
+        self._few_programs: dict[Configuration, Program] = {}
         self._alike_in_groups: dict[tuple[int, ...], bool] = {}
         self._divided_by: dict[int, frozenset[int]] = {}
 
@@ -87,7 +93,7 @@ class Sample:
 
         UsageError, InputError where the configuration does not fit the model.
         """
-        return _known(self._workloads, _traced_by(c), lambda key: self.traced(key, self._program(key)))
+        return _known(self._workloads, _traced_by(c), self._as_laid_out)
 
     def traced(self, c: Configuration, program: Program) -> Workload:
         """What a rank of the whole model does under a program of the sample."""
@@ -119,44 +125,51 @@ class Sample:
     def in_groups(self, c: Configuration) -> Workload:
         """The workload of `c`, whose ZeRO divides over groups of ranks, by the layout of the same over all ranks: what
         groups exchange is found without a layout of their own."""
-        return self._groups.regrouped(self.workload(c.with_(shard_ranks=None)), c)
+        over_all = c.with_(shard_ranks=None)
+        return self._exchanging(self.workload(over_all), c, self._own_moves[_traced_by(over_all)], regrouped)
+
+    def _as_laid_out(self, c: Configuration) -> Workload:
+        program = self._program(c)
+        if c.zero and c.shard_ranks is None and c.dp > c.ep:
+            self._own_moves[c] = self._routes.moves(program, c)
+        return self.traced(c, program)
 
     def _as_estimated(self, c: Configuration) -> Workload:
         ranks, group = _shards_of(c)
         if c.zero and not (self._divide_alike(c, ranks, min(ranks, 2)) and self._divide_alike(c, ranks, group)):
             return self.workload(c)  # weights are not cut into as many shards as there are ranks
+        over_all = c.with_(shard_ranks=None)
+        few = self._few(over_all)
         if c.shard_ranks is not None:
-            return self._groups.regrouped(self.estimated(c.with_(shard_ranks=None)), c)
-        few = self._few(c)
-        if few is c:
+            return self._exchanging(self.estimated(over_all), c, self._moves[_traced_by(few)], regrouped)
+        if few is over_all:
             program = self._alike(c)
-            self._moves[c] = self._routes.moves(program)
+            self._moves[c] = self._routes.moves(program, c)
+            if self._ways.forwarding:
+                self._few_programs[c] = program
             return self.traced(c, program)
-        return self._with_ranks(self.estimated(few), c, self._moves[few])
+        known, key = self.estimated(few), _traced_by(few)
+        if self._ways.forwarding and c.tp * c.cp * c.ep > 1:
+            known = self._forwarding(known, self._few_programs[key], c)
+        return self._exchanging(known, c, self._moves[key], with_ranks)
 
-    def _with_ranks(self, few: Workload, c: Configuration, moves: Moves) -> Workload:
-        """The workload with as many data-parallel ranks, on the outermost axis, as `c` has, over which weights are
-        stored in parts where they are divided, and are exchanged by the shortest ways."""
-        first, *rest = few.mesh.axes
-        mesh = DeviceMesh((replace(first, size=c.dp // c.ep), *rest))
-        share = first.size * c.ep / c.dp if c.zero else 1.0
-        exchanges = self._routes.exchanges(moves, mesh, _settings(c))
-        of = range(len(exchanges)) if self._spread is None else self._spread.of
-        made: dict[int, Unit] = {}
-        for u, s in zip(few.units, of, strict=True):
-            if id(u) not in made:
-                x = exchanges[s]
-                made[id(u)] = replace(
-                    u,
-                    gathers=x.gathers,
-                    sums=x.sums,
-                    scatters=x.scatters,
-                    stored=u.stored * share,
-                    frozen_stored_bytes=u.frozen_stored_bytes * share,
-                )
-        tied = tuple(replace(t, stored=t.stored * share) for t in few.tied)
-        units = tuple(made[id(u)] for u in few.units)
-        return replace(few, mesh=mesh, units=units, tied=tied, samples=c.micro_batch * c.dp, like=few)
+    def _forwarding(self, known: Workload, few: Program, c: Configuration) -> Workload:
+        """`known`, of a program of few data-parallel ranks, or that of `c` where activations go by other ways among
+        more of them, some of which forward for others."""
+        program = self._resized(few, self.at(c.micro_batch * c.dp), DataRanks.of(c).mesh, c)
+        if program is None:
+            return self.workload(c)
+        return known if same_ways(few, program) else self.traced(c, program)
+
+    def _exchanging(self, known: Workload, c: Configuration, moves: Moves, made: _Made) -> Workload:
+        """The workload of `c` that is `made` of a known one, with exchanges by the shortest ways."""
+        ranks = DataRanks.of(c)
+        exchanges = self._routes.exchanges(moves, ranks, _settings(c))
+        if exchanges is None:
+            return self.workload(c)
+        if self._spread is not None:
+            exchanges = [exchanges[s] for s in self._spread.of]
+        return made(known, c, ranks, exchanges)
 
     def _few(self, c: Configuration) -> Configuration:
         """The configuration whose layouts stand for those of `c`."""
@@ -186,13 +199,17 @@ class Sample:
                     program = self._program(like.with_(zero=c.zero, recompute=c.recompute), kept=True)
                     programs.append((own, program))
         for _, known in _fit_for(programs, divided):  # of one sample, dimensions go by other names
-            found = resized(known, graph, mesh)
+            found = self._resized(known, graph, mesh, c)
             if found is not None:
-                return self._routes.rerouted(found, _settings(c))
+                return found
         program = self._program(c, kept=True)
         programs.append((divided, program))
         self._laid_out[operators].append((divided, c))
         return program
+
+    def _resized(self, program: Program, graph: Graph, mesh: DeviceMesh, c: Configuration) -> Program | None:
+        found = resized(program, graph, mesh)
+        return None if found is None else self._routes.rerouted(found, _settings(c))
 
     def _divided(self, ranks: int, samples: int) -> frozenset[int]:
         """The sizes, of one sample, that so many ranks divide evenly; and whether they divide the samples of a

@@ -142,3 +142,56 @@ def test_a_layout_that_leaves_samples_whole_stands_for_none_that_divides_them(tp
     found, own = predict(sample.estimated(c), c, _A100), predict(sample.workload(c), c, _A100)
     assert found.step_time_s == pytest.approx(own.step_time_s, rel=1e-4)
     assert found.allocated_bytes == pytest.approx(own.allocated_bytes, rel=1e-4)
+
+
+def _exactly_as_laid_out(graph: Graph, machine: str, strategy: str, devices: int, *, precision: str = "bf16") -> None:
+    profile = load_profile(machine)
+    c = parse_strategy(strategy, devices=devices, batch=2 * devices).with_(precision=precision)
+    estimated, own = (
+        predict(Sample(graph, profile).estimated(c), c, profile),
+        predict(Sample(graph, profile).workload(c), c, profile),
+    )
+    assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=1e-9)
+    assert estimated.allocated_bytes == pytest.approx(own.allocated_bytes, rel=1e-9)
+
+
+@pytest.mark.parametrize("strategy", ["megatron:tp=4,zero=3", "megatron:tp=2,pp=2,zero=3", "zero3:", "zero2:"])
+def test_weights_are_cut_along_the_dimension_that_so_many_ranks_divide(strategy: str) -> None:
+    """Two ranks cut 32,002 rows of the embedding, more ranks its columns: steps were estimated up to 2.4 % too long."""
+    strategy = f"{strategy},micro_batch=1".replace(":,", ":")
+    _exactly_as_laid_out(_llama(vocab=32002), "a100-80", strategy, 64)
+
+
+@pytest.mark.parametrize(
+    ("machine", "strategy"),
+    [
+        ("v100", "megatron:tp=2,cp=2,context=all-to-all,sp=false,zero=0,micro_batch=2"),
+        ("v100", "megatron:tp=2,pp=2,zero=0,sp=false,micro_batch=2"),
+        ("mi300x", "megatron:cp=6,pp=2,recompute=full,micro_batch=2"),
+        ("mi300x", "megatron:tp=6,pp=2,zero=2,sp=true,micro_batch=6"),
+    ],
+)
+def test_data_parallel_ranks_forward_what_others_send_where_links_are_between_pairs(
+    machine: str, strategy: str
+) -> None:
+    """Steps were estimated up to 32 % too long, and memory up to 29 % too large, by ways in which nobody forwards."""
+    graph = _llama(hidden=3072, heads=24, ffn=8192, seq=3072)
+    _exactly_as_laid_out(graph, machine, strategy, 48, precision="fp16" if machine == "v100" else "bf16")
+
+
+@pytest.mark.parametrize(
+    ("machine", "devices", "strategy"),
+    [
+        ("ascend-910b", 48, "megatron:tp=3,shard=4,zero=3,micro_batch=1"),
+        ("ascend-910b", 48, "megatron:tp=3,shard=2,zero=2,micro_batch=3"),
+        ("mi300x", 48, "megatron:tp=3,shard=2,zero=1,sp=true,micro_batch=3"),
+        ("h100", 64, "megatron:tp=16,shard=2,zero=1,sp=true,micro_batch=4"),
+        ("a100-80", 64, "megatron:tp=4,pp=2,shard=2,zero=2,micro_batch=8"),
+        ("b200", 64, "megatron:cp=2,shard=8,zero=3,micro_batch=1"),
+    ],
+)
+def test_groups_of_ranks_exchange_by_the_ways_that_are_shortest_among_them(
+    machine: str, devices: int, strategy: str
+) -> None:
+    """Steps were estimated up to 7 % too long, by ways of a vector that the same axes divide."""
+    _exactly_as_laid_out(_llama(hidden=3072, heads=24, ffn=8192, seq=3072), machine, strategy, devices)

@@ -12,7 +12,7 @@ from planner.pricing.optimizer_parallel import divided_further
 from planner.rules.strategy import Strategy
 from planner.targets import Target
 
-__all__ = ["Inside", "divide_alike", "ranks_that_divide", "stored"]
+__all__ = ["Inside", "cut_further", "divide_alike", "held_whole", "ranks_that_divide", "stored"]
 
 _FEW = 1e-3  # of all elements: so many parameters make no difference that is seen
 
@@ -70,18 +70,27 @@ def stored(
     each reads a part.  `target`: MindSpore's optimizer parallel cuts dimension 0 alone, among all ranks with equal
     parts."""
     out = []
+    for name, whole in held_whole(graph, strategies, context).items():
+        t = graph.tensors[name]
+        if target == "mindspore":
+            cut = _divided(t, whole, mesh) if over else whole
+        else:
+            cut = cut_further(t, whole, mesh, over)
+        out.append(ParameterPin(source, (glob.escape(name),), stored=LayoutPin(cut.dims, parts=cut.parts)))
+    return tuple(out)
+
+
+def held_whole(graph: Graph, strategies: Mapping[str, Strategy], context: Sequence[str]) -> dict[str, Layout]:
+    """Parameters as their first reader computes with them, but whole on the ranks of the `context` axes."""
+    out = {}
     for t in graph.parameters:
         readers = [(op, i) for op, i in graph.consumers.get(t.name, ()) if op.name in strategies]
         if t.shape is not None and readers:
             op, slot = readers[0]
             layout = strategies[op.name].operands[slot] or Layout.replicated(len(t.shape))
-            whole = Layout(tuple(tuple(a for a in d if a not in context) for d in layout.dims), (), layout.parts)
-            if target == "mindspore":
-                cut = _divided(t, whole, mesh) if over else whole
-            else:
-                cut = _cut(t, whole, mesh, [a for a in over if a not in whole.split_axes])
-            out.append(ParameterPin(source, (glob.escape(t.name),), stored=LayoutPin(cut.dims, parts=cut.parts)))
-    return tuple(out)
+            dims = tuple(tuple(a for a in d if a not in context) for d in layout.dims)
+            out[t.name] = Layout(dims, (), layout.parts)
+    return out
 
 
 def _divided(tensor: Tensor, layout: Layout, mesh: DeviceMesh) -> Layout:
@@ -90,8 +99,10 @@ def _divided(tensor: Tensor, layout: Layout, mesh: DeviceMesh) -> Layout:
     return further if even else layout
 
 
-def _cut(tensor: Tensor, layout: Layout, mesh: DeviceMesh, over: Sequence[str]) -> Layout:
-    """A dimension that nothing splits yet first: weights are gathered over the ranks that share them alone."""
+def cut_further(tensor: Tensor, layout: Layout, mesh: DeviceMesh, over: Sequence[str]) -> Layout:
+    """The layout where all axes `over` that do not split it yet split one dimension further: one that nothing splits
+    first, since weights are gathered over the ranks that share them alone.  As it is where none divides evenly."""
+    over = [a for a in over if a not in layout.split_axes]
     for d, size in sorted(enumerate(tensor.shape or ()), key=lambda item: bool(layout.dims[item[0]])):
         if over and size % (mesh.size([*layout.dims[d], *over]) * layout.parts_of(d)) == 0:
             axes = tuple(a for a in mesh.names if a in (*layout.dims[d], *over))
