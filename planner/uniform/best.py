@@ -26,7 +26,7 @@ from planner.uniform.coarse import Coarse, Ranks, divides, ranks_of
 from planner.uniform.first import likely
 from planner.uniform.found import ONE_BY_ONE, Found, Scored
 from planner.uniform.least import Held, Passed
-from planner.uniform.loads import IN_GROUPS, LARGER, LONGER
+from planner.uniform.loads import IN_GROUPS
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, configurations, groups, levels, scheduled
 
@@ -131,7 +131,7 @@ class _Search:
         for look in (self._play, self._estimate, self._exchange, self._schedule):  # the closest bounds first
             for place, (bound, c) in enumerate(self._of_look(look)):
                 if look == self._play:  # its bound is what was estimated
-                    estimates.append((bound / (1 - LONGER), c))
+                    estimates.append((bound / (1 - self._bounds.loads.longer), c))
                     continue
                 if place >= _ALL_KINDS and look != self._estimate and _kind(c) in met:
                     continue
@@ -242,7 +242,7 @@ class _Search:
             for level in levels(self.space, c):
                 if not self._bounds.fits(held, level):
                     continue
-                prediction = self._played(level, self.sample.estimated, slack=LARGER)
+                prediction = self._played(level, self.sample.estimated, slack=self._bounds.loads.larger)
                 if prediction is not None:
                     found = min(found, prediction.step_time_s)
         return found
@@ -266,10 +266,10 @@ class _Search:
         if load is None:
             return
         least = self._bounds.least(load, c, self._last())
-        self._push(max(bound, least * (1 - LONGER)), self._estimate, c)
+        self._push(max(bound, least * (1 - self._bounds.loads.longer)), self._estimate, c)
         within = self._bounds.least_in_groups(load, c, least, self._last())
         if within < least:
-            self._push(max(bound, within * (1 - LONGER)), self._in_groups, c)
+            self._push(max(bound, within * (1 - self._bounds.loads.longer)), self._in_groups, c)
 
     def _in_groups(self, bound: float, c: Configuration) -> None:
         """Bounds the same with ZeRO over smaller groups, each by what is exchanged in it; those that are not bounded
@@ -280,18 +280,18 @@ class _Search:
         for group in groups(self.space, c):
             load = self._bounds.loads.of(group, exact=False) if self._bounds.fits(held, group) else None
             if load is not None and (within := self._bounds.least(load, group, self._last())) < least:
-                self._push(max(bound, within * (1 - LONGER)), self._estimate, group)
+                self._push(max(bound, within * (1 - self._bounds.loads.longer)), self._estimate, group)
 
     def _estimate(self, bound: float, c: Configuration) -> None:
         """Bounds it by its step as it is estimated.  Groups that are not faster than all ranks are left out."""
         estimate = self._estimated(c)
         if estimate < (float("inf") if c.shard_ranks is None else self._estimated(_over_all(c))):
-            self._push(max(bound, estimate * (1 - LONGER)), self._play, c)
+            self._push(max(bound, estimate * (1 - self._bounds.loads.longer)), self._play, c)
 
     def _estimated(self, c: Configuration) -> float:
         """Seconds of the step; inf where it does not fit."""
         if c not in self._estimates:
-            prediction = self._played(c, self.sample.estimated, slack=LARGER)
+            prediction = self._played(c, self.sample.estimated, slack=self._bounds.loads.larger)
             self._estimates[c] = float("inf") if prediction is None else prediction.step_time_s
         return self._estimates[c]
 
@@ -299,7 +299,9 @@ class _Search:
         # Of those that differ in groups of ranks alone, estimates tell which is faster, but for very near ones.
         estimate, alike = self._estimates[c], _over_all(c)
         follows = self.sample.follows(c)
-        if self._shortest.get(alike, float("inf")) <= estimate * (1 - (IN_GROUPS if follows else LONGER)):
+        if self._shortest.get(alike, float("inf")) <= estimate * (
+            1 - (IN_GROUPS if follows else self._bounds.loads.longer)
+        ):
             return
         prediction = self._played(c, self.sample.in_groups if follows else self.sample.workload)
         if prediction is None:

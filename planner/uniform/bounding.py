@@ -97,7 +97,7 @@ class Bounds:
     def least(self, load: Load, c: Configuration, step_s: float) -> float:
         """Seconds of the family of `c` by this load, found once however many of the blocks run again or wait elsewhere;
         `step_s`: from which on they are of no interest."""
-        below = step_s / (1 - LONGER)
+        below = step_s / (1 - self.loads.longer)
         key = self.loads.family(c), below
         if key not in self._seconds:
             self._seconds[key] = least_seconds(load, c, self.profile, self.limit, below)
@@ -105,7 +105,7 @@ class Bounds:
 
     def least_in_groups(self, load: Load, c: Configuration, least: float, step_s: float) -> float:
         """The same with ZeRO over any smaller group, where over all ranks it is the `least`; inf if there is none."""
-        below = step_s / (1 - LONGER)
+        below = step_s / (1 - self.loads.longer)
         key = self.loads.family(c), below
         if key not in self._seconds_in_groups:
             any_group = self.loads.in_groups(c)

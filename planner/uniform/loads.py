@@ -14,9 +14,10 @@ from planner.uniform.load import Exchanged, Load, exchanged_in, exchanged_once, 
 from planner.uniform.sample import Sample
 from planner.uniform.space import group_sizes
 
-__all__ = ["IN_GROUPS", "LARGER", "LONGER", "Loads", "laid_out_as"]
+__all__ = ["CLOSE", "IN_GROUPS", "LARGER", "LONGER", "Loads", "laid_out_as"]
 
 LONGER: Final = 0.01  # relative: estimated layouts may be too slow by this
+CLOSE: Final = 1e-3  # relative: or by this, or hold too much, where they are its own but for rounding
 IN_GROUPS: Final = 5e-4  # relative: and groups of ranks by this, if they are taken from the layouts over all ranks
 _LAID_OUT: Final = attrgetter(
     "dp", "tp", "cp", "context", "ep", "shard_ranks", "sequence_parallel", "micro_batch", "precision", "optimizer"
@@ -44,6 +45,16 @@ class Loads:
         if key not in self._known:
             self._known[key] = self._made(c, exact=exact)
         return self._known[key]
+
+    @property
+    def longer(self) -> float:
+        """How much too slow, relative, an estimate may be."""
+        return LONGER if self.sample.looks_up else CLOSE
+
+    @property
+    def larger(self) -> float:
+        """How much too much, relative, it may hold."""
+        return LARGER if self.sample.looks_up else CLOSE
 
     def slack(self, c: Configuration) -> float:
         """How much too slow, relative, a configuration may be taken to be where its load is to be exact."""
@@ -74,7 +85,7 @@ class Loads:
     def _in_groups(self, load: Load, c: Configuration, sizes: Sequence[int]) -> Load:
         shortest = self._exchange(c, sizes)
         if c.zero == 3 or c.scatters_every_pass:
-            return _estimated(load_of(self.sample.estimated(c), c, self.profile, shortest))
+            return self._estimated(load_of(self.sample.estimated(c), c, self.profile, shortest))
         return replace(load, once=exchanged_once(self.sample.estimated(c), c, self.profile, shortest))
 
     def _exchange(self, c: Configuration, sizes: Sequence[int | None]) -> Exchanged:
@@ -92,14 +103,14 @@ class Loads:
             if exact:
                 workload = self.sample.in_groups(c) if self.sample.follows(c) else self.sample.workload(c)
                 return load_of(workload, c, self.profile)
-            return _estimated(load_of(self.sample.estimated(c), c, self.profile, self._exchange(c, (c.shard_ranks,))))
+            load = load_of(self.sample.estimated(c), c, self.profile, self._exchange(c, (c.shard_ranks,)))
+            return self._estimated(load)
         except (UsageError, InputError):
             return None
 
-
-def _estimated(load: Load) -> Load:
-    less = 1 - LARGER
-    return replace(load, saved=load.saved * less, saved_again=load.saved_again * less, beside=load.beside * less)
+    def _estimated(self, load: Load) -> Load:
+        less = 1 - self.larger
+        return replace(load, saved=load.saved * less, saved_again=load.saved_again * less, beside=load.beside * less)
 
 
 def laid_out_as(c: Configuration) -> Hashable:

@@ -22,7 +22,7 @@ from planner.uniform.cuts import QUICK, THOROUGH, Cut, Effort, Paths, best_cut
 from planner.uniform.families import dealt, held_evenly, least_in_groups, least_once, least_seconds
 from planner.uniform.found import Scored
 from planner.uniform.load import Load, least_handover
-from planner.uniform.loads import LARGER, LONGER, laid_out_as
+from planner.uniform.loads import laid_out_as
 from planner.uniform.refine import least_share, refined
 from planner.uniform.sample import Sample
 from planner.uniform.space import FRACTIONS, Space, configurations, copied, groups, levels, scheduled
@@ -198,14 +198,14 @@ class _Proof:
             load = self.loads.of(level, exact=False)
             if load is None:
                 continue
-            least = self._least(load, level, LONGER)
+            least = self._least(load, level, self.loads.longer)
             self._push(max(bound, least), self._estimate if c.pp == 1 else self._cut, level)
             any_group = self.loads.in_groups(level)
             if any_group is not None:
-                below, of_level = self._step / (1 - LONGER), least / (1 - LONGER)
+                below, of_level = self._step / (1 - self.loads.longer), least / (1 - self.loads.longer)
                 within = least_in_groups(any_group, load, level, self.profile, self.limit, below, least=of_level)
                 if within < of_level:
-                    self._push(max(bound, within * (1 - LONGER)), self._in_groups, level)
+                    self._push(max(bound, within * (1 - self.loads.longer)), self._in_groups, level)
 
     def _in_groups(self, bound: float, c: Configuration) -> None:
         """Bounds families that differ in over how many ranks ZeRO divides, as their workloads are estimated: where they
@@ -213,10 +213,10 @@ class _Proof:
         over_all = self.loads.of(c, exact=False)
         if over_all is None:
             return
-        least = self._least(over_all, c, LONGER)
+        least = self._least(over_all, c, self.loads.longer)
         for group in groups(self.space, c):
             load = self.loads.of(group, exact=False)
-            if load is not None and (within := self._least(load, group, LONGER)) < least:
+            if load is not None and (within := self._least(load, group, self.loads.longer)) < least:
                 self._push(max(bound, within), self._estimate if c.pp == 1 else self._cut, group)
 
     def _cut(self, bound: float, c: Configuration) -> None:
@@ -225,13 +225,13 @@ class _Proof:
         if load is not None and self.cut < _CUT:
             self.cut += c.shard_ranks is None
             once = least_once(load, c, self.profile)
-            below, handover = self._step / (1 - LONGER) - once, self._handover(c, exact=False)
-            known = bound / (1 - LONGER) - once
+            below, handover = self._step / (1 - self.loads.longer) - once, self._handover(c, exact=False)
+            known = bound / (1 - self.loads.longer) - once
             cut = best_cut(
                 load, c, self.limit, below, handover, paths=self._paths, known=known, rounds=_ROUNDS_ESTIMATED
             )
             if cut is not None:
-                bound = max(bound, (cut.seconds + once) * (1 - LONGER))
+                bound = max(bound, (cut.seconds + once) * (1 - self.loads.longer))
         self._push(bound, self._exactly, c)
 
     def _handover(self, c: Configuration, *, exact: bool) -> float:
@@ -264,9 +264,9 @@ class _Proof:
 
     def _estimate(self, bound: float, c: Configuration) -> None:
         """Of a family on one stage: its fastest member."""
-        found = self._fastest(c, exact=False, slack=LARGER)
+        found = self._fastest(c, exact=False, slack=self.loads.larger)
         if found is not None:
-            self._push(max(bound, found.prediction.step_time_s * (1 - LONGER)), self._play, c)
+            self._push(max(bound, found.prediction.step_time_s * (1 - self.loads.longer)), self._play, c)
 
     def _play(self, bound: float, c: Configuration) -> None:
         if not self._may_lay_out(bound, c):

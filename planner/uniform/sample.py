@@ -21,7 +21,7 @@ from planner.errors import InputError, PlannerError, UsageError
 from planner.evaluate import Prices, layout_of, program_of_configuration, traced_as
 from planner.frontends.resized.rebind import batch_axes, named_alike, rebind
 from planner.frontends.resized.siblings import cut_layers, removable_runs
-from planner.ir import DeviceMesh, Graph
+from planner.ir import DeviceMesh, Graph, Op
 from planner.lowering import Program
 from planner.planning.execution import runs_blocks_again
 from planner.planning.schemes.expert import has_experts
@@ -31,6 +31,7 @@ from planner.pricing import Settings
 from planner.trace import Exchanges, Workload
 from planner.uniform.data_ranks import DataRanks
 from planner.uniform.groups import regrouped, with_ranks
+from planner.uniform.lookups import looks_up
 from planner.uniform.resize import resized
 from planner.uniform.routes import Moves, Routes, same_ways
 from planner.uniform.ways import Ways
@@ -145,11 +146,10 @@ class Sample:
         if few is over_all:
             program = self._alike(c)
             self._moves[c] = self._routes.moves(program, c)
-            if self._ways.forwarding:
-                self._few_programs[c] = program
+            self._few_programs[c] = program
             return self.traced(c, program)
         known, key = self.estimated(few), _traced_by(few)
-        if self._ways.forwarding and c.tp * c.cp * c.ep > 1:
+        if c.tp * c.cp * c.ep > 1 and self._ways.forwarding(DataRanks.of(c).mesh):
             known = self._forwarding(known, self._few_programs[key], c)
         return self._exchanging(known, c, self._moves[key], with_ranks)
 
@@ -187,6 +187,9 @@ class Sample:
         inner = (c.tp, c.cp) if c.exchanges_heads else (c.cp, c.tp)
         travel = (c.dp // c.ep, c.ep, *inner) if self._by_size else tuple(n > 1 for n in inner)
         divided = tuple(self._divided(n, c.micro_batch) for n in (*inner, c.tp * c.cp, c.ep))
+        # How heads travel that tensor-parallel ranks divide, but not both together, depends on how many there are.
+        some = self._divided(c.tp, 1) - self._divided(c.tp * c.cp, 1)
+        same = c.exchanges_heads and c.tp > 1 and not some.isdisjoint(self._attended)
         operators = travel, c.context, c.ep > 1, c.dp > c.ep, c.sequence_parallel, one
         kinds = operators, c.zero, c.recompute
         sizes = [n for n in (c.dp // c.ep, c.ep, *inner) if n > 1] or [1]
@@ -194,11 +197,11 @@ class Sample:
         programs = self._programs[kinds]
         if not programs:
             # Where only parameters are stored otherwise, or other blocks run again, prices are those of `like`.
-            for own, like in _fit_for(self._laid_out[operators], divided)[:1]:
+            for own, like in _fit_for(self._laid_out[operators], divided, same=same)[:1]:
                 with suppress(UsageError, InputError):
                     program = self._program(like.with_(zero=c.zero, recompute=c.recompute), kept=True)
                     programs.append((own, program))
-        for _, known in _fit_for(programs, divided):  # of one sample, dimensions go by other names
+        for _, known in _fit_for(programs, divided, same=same):  # of one sample, dimensions go by other names
             found = self._resized(known, graph, mesh, c)
             if found is not None:
                 return found
@@ -242,6 +245,19 @@ class Sample:
         return frozenset(size for rule in model_of(graph).rules.values() for size in rule.factors.values())
 
     @cached_property
+    def _attended(self) -> frozenset[int]:
+        """Those of attentions, and of what repeats keys and values for several heads."""
+        model = model_of(self.graph)
+
+        def attends(op: Op) -> bool:
+            kind = model.rules[op.name].cost.kind
+            products = kind.product and len(op.inputs) > 1 and op.inputs[1] not in model.weights
+            return kind == "attention" or products or op.type in ("Expand", "Tile")
+
+        of = (model.rules[op.name] for op in self.graph.ops if attends(op))
+        return frozenset(size for rule in of for size in rule.factors.values())
+
+    @cached_property
     def _by_size(self) -> bool:
         """Whether links in a server are such that sizes decide how tensors travel: where pairs of devices are slower
         than all together (V100), gathering among more ranks than need be, and dropping what is too much, may be faster.
@@ -253,6 +269,11 @@ class Sample:
     def has_experts(self) -> bool:
         """Whether there are weights that expert parallelism divides."""
         return has_experts(self.graph, model_of(self.graph).rules)
+
+    @cached_property
+    def looks_up(self) -> bool:
+        """As of `planner.uniform.lookups`: estimated layouts may sum gradients elsewhere than a layout of its own."""
+        return looks_up(self.graph)
 
     @cached_property
     def contexts(self) -> tuple[Context, ...]:
@@ -293,9 +314,11 @@ def _settings(c: Configuration) -> Settings:
     return Settings(True, c.precision, c.optimizer)
 
 
-def _fit_for(known: Sequence[tuple[_Sizes, _Laid]], sizes: _Sizes) -> list[tuple[_Sizes, _Laid]]:
-    """What ranks that divide all of these sizes were laid out for: three ranks, which leave four heads whole, do not
-    stand for two, which divide them."""
+def _fit_for(known: Sequence[tuple[_Sizes, _Laid]], sizes: _Sizes, *, same: bool = False) -> list[tuple[_Sizes, _Laid]]:
+    """What ranks that divide all of these sizes, and no others where they have to be the `same`, were laid out for:
+    three ranks, which leave four heads whole, do not stand for two, which divide them."""
+    if same:
+        return [k for k in known if k[0] == sizes]
     return [k for k in known if all(wanted <= own for wanted, own in zip(sizes, k[0], strict=True))]
 
 

@@ -6,9 +6,10 @@ the part of the tensor that their ranks hold, on a mesh of the other axes.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from planner.cost_models import HardwareProfile
 from planner.ir import DeviceMesh, Layout, Reduction
@@ -50,6 +51,7 @@ class Ways:
     profile: HardwareProfile
     _machines: dict[tuple[DeviceMesh, Settings], Machine] = field(default_factory=dict)
     _tables: dict[_Table, Redistributions] = field(default_factory=dict)
+    _forwarding: dict[DeviceMesh, bool] = field(default_factory=dict)
     _known: dict[tuple[DeviceMesh, Settings, Ends], Steps | None] = field(default_factory=dict)
 
     def shortest(self, ends: Sequence[Ends], mesh: DeviceMesh, settings: Settings) -> list[Steps | None]:
@@ -61,15 +63,20 @@ class Ways:
                 self._known[key] = steps
         return [self._known[key] for key in keys]
 
-    @cached_property
-    def forwarding(self) -> bool:
-        """Whether ranks may be faster together than some of them: each has links of its own to every other one in its
-        server, so that all together forward what some send to each other."""
-        server = self.profile.server
-        return server is not None and server.topology in ("table", "full_mesh")
+    def forwarding(self, mesh: DeviceMesh) -> bool:
+        """Whether all ranks may be faster together than some of them, for which others forward then: where each has
+        links of its own to every other one in its server, and where groups of ranks do not fill servers evenly."""
+        if mesh not in self._forwarding:
+            server, per_server = self.profile.server, self.profile.devices_per_server
+            own_links = server is not None and server.topology in ("table", "full_mesh")
+            inner = itertools.accumulate((a.size for a in reversed(mesh.axes)), operator.mul)
+            self._forwarding[mesh] = own_links or any(
+                per_server is not None and per_server % n and n % per_server for n in inner
+            )
+        return self._forwarding[mesh]
 
     def _found(self, ends: Sequence[Ends], mesh: DeviceMesh, settings: Settings) -> list[Steps | None]:
-        same = [() if self.forwarding else _split_alike(e.source, e.target) for e in ends]
+        same = [() if self.forwarding(mesh) else _split_alike(e.source, e.target) for e in ends]
         tables = [_table(e, s, mesh, settings) for e, s in zip(ends, same, strict=True)]
         new = [t for t in dict.fromkeys(tables) if t not in self._tables]
         if new:
