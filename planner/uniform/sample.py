@@ -31,9 +31,9 @@ from planner.pricing import Settings
 from planner.trace import Exchanges, Workload
 from planner.uniform.data_ranks import DataRanks
 from planner.uniform.groups import regrouped, with_ranks
-from planner.uniform.lookups import looks_up
 from planner.uniform.resize import resized
 from planner.uniform.routes import Moves, Routes, same_ways
+from planner.uniform.summing import sums_by_size
 from planner.uniform.ways import Ways
 from planner.work.units import parameter_elements, units_of
 
@@ -187,9 +187,8 @@ class Sample:
         inner = (c.tp, c.cp) if c.exchanges_heads else (c.cp, c.tp)
         travel = (c.dp // c.ep, c.ep, *inner) if self._by_size else tuple(n > 1 for n in inner)
         divided = tuple(self._divided(n, c.micro_batch) for n in (*inner, c.tp * c.cp, c.ep))
-        # How heads travel that tensor-parallel ranks divide, but not both together, depends on how many there are.
-        some = self._divided(c.tp, 1) - self._divided(c.tp * c.cp, 1)
-        same = c.exchanges_heads and c.tp > 1 and not some.isdisjoint(self._attended)
+        # How heads travel that not all ranks divide depends on how many there are.
+        whole = c.exchanges_heads and c.tp > 1 and not self._attended <= self._divided(c.tp * c.cp, 1)
         operators = travel, c.context, c.ep > 1, c.dp > c.ep, c.sequence_parallel, one
         kinds = operators, c.zero, c.recompute
         sizes = [n for n in (c.dp // c.ep, c.ep, *inner) if n > 1] or [1]
@@ -197,11 +196,11 @@ class Sample:
         programs = self._programs[kinds]
         if not programs:
             # Where only parameters are stored otherwise, or other blocks run again, prices are those of `like`.
-            for own, like in _fit_for(self._laid_out[operators], divided, same=same)[:1]:
+            for own, like in _fit_for(self._laid_out[operators], divided, same=whole)[:1]:
                 with suppress(UsageError, InputError):
                     program = self._program(like.with_(zero=c.zero, recompute=c.recompute), kept=True)
                     programs.append((own, program))
-        for _, known in _fit_for(programs, divided, same=same):  # of one sample, dimensions go by other names
+        for _, known in _fit_for(programs, divided, same=whole):  # of one sample, dimensions go by other names
             found = self._resized(known, graph, mesh, c)
             if found is not None:
                 return found
@@ -246,16 +245,19 @@ class Sample:
 
     @cached_property
     def _attended(self) -> frozenset[int]:
-        """Those of attentions, and of what repeats keys and values for several heads."""
-        model = model_of(self.graph)
+        """Those of attentions, and of what repeats keys and values for several heads, but for dimensions of one."""
+        graph = self.graph
+        with suppress(InputError):
+            graph = self.at(1)
+        model = model_of(graph)
 
         def attends(op: Op) -> bool:
             kind = model.rules[op.name].cost.kind
             products = kind.product and len(op.inputs) > 1 and op.inputs[1] not in model.weights
             return kind == "attention" or products or op.type in ("Expand", "Tile")
 
-        of = (model.rules[op.name] for op in self.graph.ops if attends(op))
-        return frozenset(size for rule in of for size in rule.factors.values())
+        of = (model.rules[op.name] for op in graph.ops if attends(op))
+        return frozenset(size for rule in of for size in rule.factors.values() if size > 1)
 
     @cached_property
     def _by_size(self) -> bool:
@@ -271,9 +273,9 @@ class Sample:
         return has_experts(self.graph, model_of(self.graph).rules)
 
     @cached_property
-    def looks_up(self) -> bool:
-        """As of `planner.uniform.lookups`: estimated layouts may sum gradients elsewhere than a layout of its own."""
-        return looks_up(self.graph)
+    def sums_by_size(self) -> bool:
+        """As of `planner.uniform.summing`: estimated layouts may sum gradients elsewhere than a layout of its own."""
+        return sums_by_size(self.graph)
 
     @cached_property
     def contexts(self) -> tuple[Context, ...]:

@@ -21,8 +21,8 @@ from planner.ir import Graph
 from planner.planning.schemes import parse_strategy, spelled
 from planner.uniform import Sample, Space
 from planner.uniform.loads import CLOSE, LARGER, LONGER, Loads
-from planner.uniform.lookups import looks_up
 from planner.uniform.space import configurations
+from planner.uniform.summing import sums_by_size
 
 _GRAPHS: Final = Path(__file__).parents[2] / "sample_graphs"
 _A100: Final = load_profile("a100-80")
@@ -93,12 +93,12 @@ def test_weights_are_gathered_and_summed_by_the_ways_that_are_shortest_among_so_
     assert found.step_time_s == pytest.approx(own.step_time_s, rel=1e-9)
 
 
-def test_tables_that_constants_look_up_are_not_those_that_are_added_as_they_are() -> None:
-    """An exporter's table of positions is looked up; the builder adds its own to what is embedded."""
+def test_gradients_of_looked_up_and_of_tied_weights_are_summed_as_sizes_have_it() -> None:
+    """An exporter's table of positions is looked up; BERT embeds and predicts by one matrix."""
     sizes = {"layers": 1, "batch": 2}
-    assert looks_up(_exported_gpt2())
-    assert not looks_up(import_bytes(build("gpt", sizes).SerializeToString(), name="gpt"))
-    assert not looks_up(import_bytes(build("llama", sizes).SerializeToString(), name="llama"))
+    assert sums_by_size(_exported_gpt2())
+    assert sums_by_size(import_bytes(build("bert", sizes).SerializeToString(), name="bert"))
+    assert not sums_by_size(import_bytes(build("llama", sizes).SerializeToString(), name="llama"))
 
 
 @pytest.mark.parametrize("order", [1, -1])
