@@ -49,12 +49,12 @@ class Loads:
     @property
     def longer(self) -> float:
         """How much too slow, relative, an estimate may be."""
-        return LONGER if self.sample.sums_by_size else CLOSE
+        return CLOSE if self.sample.estimates_closely else LONGER
 
     @property
     def larger(self) -> float:
         """How much too much, relative, it may hold."""
-        return LARGER if self.sample.sums_by_size else CLOSE
+        return CLOSE if self.sample.estimates_closely else LARGER
 
     def slack(self, c: Configuration) -> float:
         """How much too slow, relative, a configuration may be taken to be where its load is to be exact."""

@@ -273,9 +273,11 @@ class Sample:
         return has_experts(self.graph, model_of(self.graph).rules)
 
     @cached_property
-    def sums_by_size(self) -> bool:
-        """As of `planner.uniform.summing`: estimated layouts may sum gradients elsewhere than a layout of its own."""
-        return sums_by_size(self.graph)
+    def estimates_closely(self) -> bool:
+        """Whether estimated layouts are those of the configuration itself.  They may not be where it depends on sizes
+        where gradients are summed, or, with links between pairs, whether a tensor is gathered once for several readers.
+        """
+        return not (self._ways.between_pairs or sums_by_size(self.graph))
 
     @cached_property
     def contexts(self) -> tuple[Context, ...]:

@@ -10,6 +10,7 @@ import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from planner.cost_models import HardwareProfile
 from planner.ir import DeviceMesh, Layout, Reduction
@@ -63,14 +64,19 @@ class Ways:
                 self._known[key] = steps
         return [self._known[key] for key in keys]
 
+    @cached_property
+    def between_pairs(self) -> bool:
+        """Whether each device has links of its own to every other one in its server."""
+        server = self.profile.server
+        return server is not None and server.topology in ("table", "full_mesh")
+
     def forwarding(self, mesh: DeviceMesh) -> bool:
-        """Whether all ranks may be faster together than some of them, for which others forward then: where each has
-        links of its own to every other one in its server, and where groups of ranks do not fill servers evenly."""
+        """Whether all ranks may be faster together than some of them, for which others forward then: where links are
+        between pairs, and where groups of ranks do not fill servers evenly."""
         if mesh not in self._forwarding:
-            server, per_server = self.profile.server, self.profile.devices_per_server
-            own_links = server is not None and server.topology in ("table", "full_mesh")
+            per_server = self.profile.devices_per_server
             inner = itertools.accumulate((a.size for a in reversed(mesh.axes)), operator.mul)
-            self._forwarding[mesh] = own_links or any(
+            self._forwarding[mesh] = self.between_pairs or any(
                 per_server is not None and per_server % n and n % per_server for n in inner
             )
         return self._forwarding[mesh]

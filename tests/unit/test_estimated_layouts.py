@@ -66,7 +66,8 @@ def test_no_estimate_is_longer_or_larger_than_it_may_be(model: str, machine: str
     graph = _exported_gpt2() if model == "gpt2" else _llama()
     sample, by_own = Sample(graph, profile), Sample(graph, profile)
     loads = Loads(sample, profile)
-    assert (loads.longer, loads.larger) == ((LONGER, LARGER) if model == "gpt2" else (CLOSE, CLOSE))
+    close = model == "llama" and machine == "b200"
+    assert (loads.longer, loads.larger) == ((CLOSE, CLOSE) if close else (LONGER, LARGER))
     looked_at = 0
     for c in _some(sample, devices, 2 * devices, 40, seed):
         try:
