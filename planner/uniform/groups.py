@@ -1,8 +1,9 @@
 """The workload of a configuration by that of another one with as many tensor- and context-parallel ranks.
 
-What a rank computes, and sends for activations, is the same whatever the number of data-parallel ranks, and whether
-ZeRO divides over all of them or over groups.  Weights are gathered from other parts, and gradients, which are summed
-over all ranks, end in these parts: both by the ways that are the shortest among so many ranks (`routes`).
+What a rank computes is the same whatever the number of data-parallel ranks, and whether ZeRO divides over all of them
+or over groups; so is what it sends for activations, where these do not travel by way of other data-parallel ranks.
+Weights are gathered from other parts, and gradients, which are summed over all ranks, end in these parts: both by the
+ways that are the shortest among so many ranks (`routes`).
 """
 
 from __future__ import annotations

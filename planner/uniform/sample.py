@@ -32,7 +32,7 @@ from planner.trace import Exchanges, Workload
 from planner.uniform.data_ranks import DataRanks
 from planner.uniform.groups import regrouped, with_ranks
 from planner.uniform.resize import resized
-from planner.uniform.routes import Moves, Routes, same_ways
+from planner.uniform.routes import Moves, Routes, cut_as_prescribed, same_ways
 from planner.uniform.summing import sums_by_size
 from planner.uniform.ways import Ways
 from planner.work.units import parameter_elements, units_of
@@ -131,7 +131,8 @@ class Sample:
 
     def _as_laid_out(self, c: Configuration) -> Workload:
         program = self._program(c)
-        if c.zero and c.shard_ranks is None and c.dp > c.ep:
+        divided_by_all = program.mesh == DataRanks.of(c).mesh  # else by fewer ranks, that divide more of the weights
+        if c.zero and c.shard_ranks is None and c.dp > c.ep and divided_by_all:
             self._own_moves[c] = self._routes.moves(program, c)
         return self.traced(c, program)
 
@@ -185,10 +186,10 @@ class Sample:
         # a loss; those of one sample are.
         one = c.micro_batch == 1 and (c.cp > 1 or c.sequence_parallel)
         inner = (c.tp, c.cp) if c.exchanges_heads else (c.cp, c.tp)
-        travel = (c.dp // c.ep, c.ep, *inner) if self._by_size else tuple(n > 1 for n in inner)
-        divided = tuple(self._divided(n, c.micro_batch) for n in (*inner, c.tp * c.cp, c.ep))
         # How heads travel that not all ranks divide depends on how many there are.
-        whole = c.exchanges_heads and c.tp > 1 and not self._attended <= self._divided(c.tp * c.cp, 1)
+        some = c.exchanges_heads and c.tp > 1 and not self._attended <= self._divided(c.tp * c.cp, 1)
+        travel = (c.dp // c.ep, c.ep, *inner) if self._by_size or some else tuple(n > 1 for n in inner)
+        divided = tuple(self._divided(n, c.micro_batch) for n in (*inner, c.tp * c.cp, c.ep))
         operators = travel, c.context, c.ep > 1, c.dp > c.ep, c.sequence_parallel, one
         kinds = operators, c.zero, c.recompute
         sizes = [n for n in (c.dp // c.ep, c.ep, *inner) if n > 1] or [1]
@@ -196,11 +197,11 @@ class Sample:
         programs = self._programs[kinds]
         if not programs:
             # Where only parameters are stored otherwise, or other blocks run again, prices are those of `like`.
-            for own, like in _fit_for(self._laid_out[operators], divided, same=whole)[:1]:
+            for own, like in _fit_for(self._laid_out[operators], divided)[:1]:
                 with suppress(UsageError, InputError):
                     program = self._program(like.with_(zero=c.zero, recompute=c.recompute), kept=True)
                     programs.append((own, program))
-        for _, known in _fit_for(programs, divided, same=whole):  # of one sample, dimensions go by other names
+        for _, known in _fit_for(programs, divided):  # of one sample, dimensions go by other names
             found = self._resized(known, graph, mesh, c)
             if found is not None:
                 return found
@@ -211,29 +212,17 @@ class Sample:
 
     def _resized(self, program: Program, graph: Graph, mesh: DeviceMesh, c: Configuration) -> Program | None:
         found = resized(program, graph, mesh)
-        return None if found is None else self._routes.rerouted(found, _settings(c))
+        if found is None or not cut_as_prescribed(found, c):
+            return None
+        return self._routes.rerouted(found, _settings(c))
 
     def _divided(self, ranks: int, samples: int) -> frozenset[int]:
         """The sizes, of one sample, that so many ranks divide evenly; and whether they divide the samples of a
-        micro-batch where these are one dimension with positions in products, so that ranks of positions take samples.
+        micro-batch: where samples and positions are one dimension, ranks of positions take samples then.
         """
         if ranks not in self._divided_by:
             self._divided_by[ranks] = frozenset(size for size in self._sizes if size % ranks == 0)
-        takes_samples = self._multiplies_merged and samples % ranks == 0
-        return self._divided_by[ranks] | (_OF_SAMPLES if takes_samples else frozenset())
-
-    @cached_property
-    def _multiplies_merged(self) -> bool:
-        """Whether products with weights read samples and positions as one dimension."""
-        with suppress(InputError):
-            one, two = self.at(1), self.at(2)
-            model = model_of(one)
-            for op in one.ops:
-                if model.rules[op.name].cost.kind.product and len(op.inputs) > 1 and op.inputs[1] in model.weights:
-                    a, b = one.tensors[op.inputs[0]].shape, two.tensors[op.inputs[0]].shape
-                    if a and b and len(a) == 2 and b[0] == 2 * a[0] > 2:
-                        return True
-        return False
+        return self._divided_by[ranks] | (_OF_SAMPLES if samples % ranks == 0 else frozenset())
 
     @cached_property
     def _sizes(self) -> frozenset[int]:
@@ -277,7 +266,10 @@ class Sample:
         """Whether estimated layouts are those of the configuration itself.  They may not be where it depends on sizes
         where gradients are summed, or, with links between pairs, whether a tensor is gathered once for several readers.
         """
-        return not (self._ways.between_pairs or sums_by_size(self.graph))
+        graph = self.graph
+        with suppress(InputError):
+            graph = self.at(2)  # of one sample, what is repeated for samples has one size with what it is made of
+        return not (self._ways.between_pairs or sums_by_size(graph))
 
     @cached_property
     def contexts(self) -> tuple[Context, ...]:
@@ -318,11 +310,9 @@ def _settings(c: Configuration) -> Settings:
     return Settings(True, c.precision, c.optimizer)
 
 
-def _fit_for(known: Sequence[tuple[_Sizes, _Laid]], sizes: _Sizes, *, same: bool = False) -> list[tuple[_Sizes, _Laid]]:
-    """What ranks that divide all of these sizes, and no others where they have to be the `same`, were laid out for:
-    three ranks, which leave four heads whole, do not stand for two, which divide them."""
-    if same:
-        return [k for k in known if k[0] == sizes]
+def _fit_for(known: Sequence[tuple[_Sizes, _Laid]], sizes: _Sizes) -> list[tuple[_Sizes, _Laid]]:
+    """What ranks that divide all of these sizes were laid out for: three ranks, which leave four heads whole, do not
+    stand for two, which divide them."""
     return [k for k in known if all(wanted <= own for wanted, own in zip(sizes, k[0], strict=True))]
 
 

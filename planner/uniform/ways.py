@@ -66,9 +66,9 @@ class Ways:
 
     @cached_property
     def between_pairs(self) -> bool:
-        """Whether each device has links of its own to every other one in its server."""
-        server = self.profile.server
-        return server is not None and server.topology in ("table", "full_mesh")
+        """Whether each device has links of its own to every other one in its server, or in its island of the server."""
+        inside = self.profile.server, self.profile.island
+        return any(links is not None and links.topology in ("table", "full_mesh") for links in inside)
 
     def forwarding(self, mesh: DeviceMesh) -> bool:
         """Whether all ranks may be faster together than some of them, for which others forward then: where links are

@@ -166,13 +166,17 @@ def test_a_layout_that_leaves_samples_whole_stands_for_none_that_divides_them(tp
     assert found.allocated_bytes == pytest.approx(own.allocated_bytes, rel=1e-4)
 
 
-def _exactly_as_laid_out(graph: Graph, machine: str, strategy: str, devices: int, *, precision: str = "bf16") -> None:
+def _exactly_as_laid_out(
+    graph: Graph, machine: str, strategy: str, devices: int, *, precision: str = "bf16", first: str | None = None
+) -> None:
+    """Also where `first`, of other sizes, was estimated before."""
     profile = load_profile(machine)
-    c = parse_strategy(strategy, devices=devices, batch=2 * devices).with_(precision=precision)
-    estimated, own = (
-        predict(Sample(graph, profile).estimated(c), c, profile),
-        predict(Sample(graph, profile).workload(c), c, profile),
-    )
+    wanted = (strategy,) if first is None else (first, strategy)
+    *before, c = (parse_strategy(s, devices=devices, batch=2 * devices).with_(precision=precision) for s in wanted)
+    sample = Sample(graph, profile)
+    for other in before:
+        sample.estimated(other)
+    estimated, own = (predict(w, c, profile) for w in (sample.estimated(c), Sample(graph, profile).workload(c)))
     assert estimated.step_time_s == pytest.approx(own.step_time_s, rel=1e-9)
     assert estimated.allocated_bytes == pytest.approx(own.allocated_bytes, rel=1e-9)
 
@@ -217,3 +221,43 @@ def test_groups_of_ranks_exchange_by_the_ways_that_are_shortest_among_them(
 ) -> None:
     """Steps were estimated up to 7 % too long, by ways of a vector that the same axes divide."""
     _exactly_as_laid_out(_llama(hidden=3072, heads=24, ffn=8192, seq=3072), machine, strategy, devices)
+
+
+def test_ranks_that_divide_the_samples_of_experts_are_not_laid_out_as_those_that_do_not() -> None:
+    """Four ranks of positions take two of eight samples each where tokens are sorted by expert; of two samples they
+    take none, and steps were estimated up to 62 % too long."""
+    sizes = {"layers": 3, "hidden": 512, "heads": 8, "ffn": 1024, "vocab": 4096, "seq": 1024, "experts": 8, "batch": 64}
+    graph = import_bytes(build("moe", {**sizes, "dispatch": "sorted"}).SerializeToString(), name="moe")
+    for samples in (2, 8):
+        first, strategy = (f"megatron:cp=4,zero=1,micro_batch={n}" for n in (samples, 10 - samples))
+        _exactly_as_laid_out(graph, "h100", strategy, 32, first=first)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "first"),
+    [
+        ("tp=4,cp=2,zero=1,sp=true", "tp=2,cp=4,zero=1,sp=true"),
+        ("tp=4,cp=2,zero=3,sp=false", "tp=2,cp=4,zero=3,sp=false"),
+        ("tp=4,cp=2,zero=3,sp=false", "tp=2,cp=4,zero=0,sp=false"),
+    ],
+)
+def test_weights_are_cut_as_other_degrees_leave_them(strategy: str, first: str) -> None:
+    """1,020 columns are cut by two ranks beside two, and not by four beside them: memory was 86 % too large."""
+    sizes = {"layers": 4, "hidden": 1020, "heads": 12, "ffn": 4104, "vocab": 32008, "seq": 1032, "batch": 48}
+    model = build("gpt", {**sizes, "positions": "none", "untied": True, "bias": False})
+    graph = import_bytes(model.SerializeToString(), name="gpt")
+    _exactly_as_laid_out(
+        graph, "h100", f"megatron:{strategy},micro_batch=2", 48, first=f"megatron:{first},micro_batch=2"
+    )
+
+
+def test_three_ranks_that_divide_what_two_do_not_are_laid_out_by_themselves() -> None:
+    """Half of 2,046 is odd: two ranks beside two of tensor parallelism store it whole."""
+    graph = _llama(hidden=765, heads=6, kv_heads=6, head_dim=64, ffn=2046, vocab=32010, seq=512)
+    _exactly_as_laid_out(graph, "h20", "megatron:tp=2,pp=4,zero=3,sp=true,micro_batch=1", 24)
+
+
+def test_links_between_pairs_of_an_island_are_those_through_which_others_forward() -> None:
+    graph = _llama(kv_heads=32, ffn=11008)
+    strategy = "megatron:tp=2,pp=2,cp=4,zero=1,sp=true,micro_batch={}"
+    _exactly_as_laid_out(graph, "ascend-910a", strategy.format(8), 16, precision="fp16", first=strategy.format(2))
