@@ -295,6 +295,8 @@ class Choosing:
         own = Prepared(options, prepared.cancellation, prepared.watch, prepared.graphs, inside, prepared.source)
         own.check_job(self.devices)
         request = own.request(self.devices)
+        if inside is None:  # nothing is searched: without its plan, what was found in time would be lost
+            request = replace(request, time_limit=None)
         return Choosing(own, self.devices, request, own.begin(request), own.recall).run().answer
 
 

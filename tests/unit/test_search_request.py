@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+import planner
 from planner.api.options import PlanQuery
+from planner.builder import build
 from planner.cli.commands.search import configure
 from planner.errors import UsageError
 from planner.planning.searched import RequestDocument
@@ -127,3 +129,13 @@ def test_what_no_evaluation_can_say_is_refused(options: dict[str, Any], told: st
 def test_an_evaluation_reads_numbers_in_texts() -> None:
     found = EvaluationRequest.sent(MODEL, {"strategy": "ddp", "devices": "8", "bind": "n=3", "memory_limit": "1GiB"})
     assert (found.devices, found.bind, found.memory_limit) == (8, ["n=3"], 1 << 30)
+
+
+def test_a_configuration_that_was_found_in_time_gets_its_plan_whatever_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pricing its pins took longer than the limit on Llama 405B, and the search ended with no plan."""
+    for module, name in (("outer", "PLAIN_SECONDS"), ("interrupt", "GRACE"), ("interrupt", "STUCK")):
+        monkeypatch.setattr(f"planner.planning.{module}.{name}", 0.0)
+    sizes = {"layers": 24, "hidden": 1024, "heads": 16, "ffn": 4096, "vocab": 32000, "seq": 1024, "batch": 64}
+    machine = planner.Machine("a100-80", devices=64)
+    plan = planner.search(build("llama", sizes), machine=machine, target="megatron", time_limit=0.05)
+    assert plan.document.cost.step_time_s > 0
