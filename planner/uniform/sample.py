@@ -57,7 +57,7 @@ class _Spread:
 
 
 class Sample:
-    """Of one training graph on one machine; what was traced is remembered by layout."""
+    """Of one training graph on one machine, in one precision; what was traced is remembered by layout."""
 
     def __init__(self, graph: Graph, profile: HardwareProfile) -> None:
         self.profile = profile
@@ -101,9 +101,10 @@ class Sample:
         return self.whole_of(traced_as(c, program, self.profile.framework.joins_kernels))
 
     def estimated(self, c: Configuration) -> Workload:
-        """The same, at less cost: how tensors travel is taken from a configuration of the same kinds of parallelism,
-        and two data-parallel ranks stand for any number that divides the same weights.  It is the workload of `c`
-        itself where sizes decide nothing.  Errors as of `workload`."""
+        """The same, at less cost: layouts are those of a configuration of the same kinds of parallelism that divides
+        the same sizes, with two data-parallel ranks for any number of them.  Along which dimensions ZeRO cuts weights,
+        and by which collectives tensors travel, is found for `c` itself.  How close it is: `estimates_closely`.
+        Errors as of `workload`."""
         return _known(self._estimated, _traced_by(c), self._as_estimated)
 
     def follows(self, c: Configuration) -> bool:
@@ -139,7 +140,7 @@ class Sample:
     def _as_estimated(self, c: Configuration) -> Workload:
         ranks, group = _shards_of(c)
         if c.zero and not (self._divide_alike(c, ranks, min(ranks, 2)) and self._divide_alike(c, ranks, group)):
-            return self.workload(c)  # weights are not cut into as many shards as there are ranks
+            return self.workload(c)  # two ranks, or those of a group, divide other weights than all of them
         over_all = c.with_(shard_ranks=None)
         few = self._few(over_all)
         if c.shard_ranks is not None:
