@@ -63,21 +63,16 @@ class Redistributions:
         share: float = 1.0,
     ) -> None:
         self._begin(shape, tensor_bytes, mesh, reduction, parts, copied, share)
-        _price([self], prices)
+        _price([self], mesh, prices)
 
     @classmethod
-    def of_all(
-        cls, cases: Sequence[_Case], mesh: DeviceMesh | Sequence[DeviceMesh], prices: Prices
-    ) -> list[Redistributions]:
+    def of_all(cls, cases: Sequence[_Case], mesh: DeviceMesh, prices: Prices) -> list[Redistributions]:
         """One for each (shape, bytes, reduction, parts, copied, share); collectives of one kind over the same axes are
-        priced in one call.  `mesh`: of all of them, or that of each, which has some of the axes of one mesh."""
+        priced in one call."""
         tables = [cls.__new__(cls) for _ in cases]
-        meshes = [mesh] * len(cases) if isinstance(mesh, DeviceMesh) else mesh
-        for table, own, (shape, tensor_bytes, reduction, parts, copied, share) in zip(
-            tables, meshes, cases, strict=True
-        ):
-            table._begin(shape, tensor_bytes, own, reduction, parts, copied, share)
-        _price(tables, prices)
+        for table, (shape, tensor_bytes, reduction, parts, copied, share) in zip(tables, cases, strict=True):
+            table._begin(shape, tensor_bytes, mesh, reduction, parts, copied, share)
+        _price(tables, mesh, prices)
         return tables
 
     def _begin(
@@ -199,25 +194,22 @@ def _relaxed(lengths: IntArray, arcs: IntArray) -> IntArray:
         lengths = shorter
 
 
-def _price(tables: Sequence[Redistributions], prices: Prices) -> None:
+def _price(tables: Sequence[Redistributions], mesh: DeviceMesh, prices: Prices) -> None:
     """Fills in the lengths of the arcs."""
-    batches: dict[tuple[StepKind, tuple[str, ...]], list[tuple[Redistributions, NDArray[np.float64], Arcs]]]
-    batches = defaultdict(list)
+    sizes = tuple(a.size for a in mesh.axes if a.size > 1)
+    ranks = ranks_of(sizes)
+    batches: dict[tuple[StepKind, tuple[str, ...]], list[tuple[Redistributions, Arcs]]] = defaultdict(list)
     for table in tables:
-        sizes = tuple(a.size for a in table.mesh.axes if a.size > 1)
-        # Of each tensor there are as many sizes as sets of axes that may split it, whatever the number of its arcs.
-        group_bytes = table.bytes / ranks_of(sizes)
         for arcs in table.lattice.arcs(sizes):
-            batches[arcs.kind, arcs.axes].append((table, group_bytes, arcs))
+            batches[arcs.kind, arcs.axes].append((table, arcs))
     for (kind, axes), batch in batches.items():
         if kind in FREE:
-            for table, _, arcs in batch:
+            for table, arcs in batch:
                 table._lengths[arcs.u, arcs.v] = 1
             continue
-        group_bytes = np.concatenate([x for _, x, _ in batch])
-        share = np.repeat([table.share for table, _, _ in batch], [len(x) for _, x, _ in batch])
+        # Of each tensor there are as many sizes as sets of axes that may split it, whatever the number of its arcs.
+        group_bytes = np.concatenate([table.bytes / ranks for table, _ in batch])
+        share = np.repeat([table.share for table, _ in batch], len(ranks))
         lengths = np.minimum(prices.collective(str(kind), axes, group_bytes, share), _DEAREST) * _STEP_UNIT + 1
-        begin = 0
-        for table, by_axes, arcs in batch:
-            table._lengths[arcs.u, arcs.v] = lengths[begin + arcs.remaining]
-            begin += len(by_axes)
+        for (table, arcs), by_axes in zip(batch, lengths.reshape(len(batch), len(ranks)), strict=True):
+            table._lengths[arcs.u, arcs.v] = by_axes[arcs.remaining]
