@@ -41,11 +41,6 @@ class DataRanks:
         context = tuple(name[kind] for kind in ("context",) if kind in name)
         return cls(mesh, over, context, tuple(zip(known, become, strict=True)), name.get("copies"))
 
-    @property
-    def mesh_of_all(self) -> DeviceMesh:
-        """The mesh of the same ranks with the axes of the program."""
-        return DeviceMesh.of(*(self.mesh.size(axes) for _, axes in self.named))
-
     def layout(self, x: Layout) -> Layout:
         """The layout of the program, of weights or gradients of them, on this mesh."""
         dims = tuple(tuple(name for axis in d for name in self._split[axis]) for d in x.dims)
