@@ -109,9 +109,9 @@ class Sample:
 
     def follows(self, c: Configuration) -> bool:
         """Whether what is exchanged in groups of ranks follows from the layout over all ranks (`in_groups`).  Not where
-        weights that all ranks divide are not those that a group does, nor where ranks divide positions and weights are
-        divided along with them, as tables of positions and experts may be."""
-        if c.shard_ranks is None or not self._divide_alike(c, *_shards_of(c)):
+        activations may travel by way of one group alone, nor where weights that all ranks divide are not those that a
+        group does, nor where weights are divided along with positions, as tables of positions and experts may be."""
+        if c.shard_ranks is None or self._forwards_in_groups(c) or not self._divide_alike(c, *_shards_of(c)):
             return False
         if c.cp == 1:
             return True
@@ -141,6 +141,8 @@ class Sample:
         ranks, group = _shards_of(c)
         if c.zero and not (self._divide_alike(c, ranks, min(ranks, 2)) and self._divide_alike(c, ranks, group)):
             return self.workload(c)  # two ranks, or those of a group, divide other weights than all of them
+        if c.shard_ranks is not None and self._forwards_in_groups(c):
+            return self.workload(c)
         over_all = c.with_(shard_ranks=None)
         few = self._few(over_all)
         if c.shard_ranks is not None:
@@ -162,6 +164,10 @@ class Sample:
         if program is None:
             return self.workload(c)
         return known if same_ways(few, program) else self.traced(c, program)
+
+    def _forwards_in_groups(self, c: Configuration) -> bool:
+        """Whether ways of activations are worth being found on the mesh that has groups of ranks as an axis."""
+        return self._ways.between_pairs and self._ways.uneven(DataRanks.of(c).mesh)
 
     def _exchanging(self, known: Workload, c: Configuration, moves: Moves, made: _Made) -> Workload:
         """The workload of `c` that is `made` of a known one, with exchanges by the shortest ways."""

@@ -35,7 +35,7 @@ class Ways:
     profile: HardwareProfile
     _machines: dict[tuple[DeviceMesh, Settings], Machine] = field(default_factory=dict)
     _tables: dict[tuple[DeviceMesh, Settings], dict[_Kind, Redistributions]] = field(default_factory=dict)
-    _forwarding: dict[DeviceMesh, bool] = field(default_factory=dict)
+    _uneven: dict[DeviceMesh, bool] = field(default_factory=dict)
     _known: dict[tuple[DeviceMesh, Settings, Ends], Steps | None] = field(default_factory=dict)
 
     def shortest(self, ends: Sequence[Ends], mesh: DeviceMesh, settings: Settings) -> list[Steps | None]:
@@ -56,13 +56,15 @@ class Ways:
     def forwarding(self, mesh: DeviceMesh) -> bool:
         """Whether all ranks may be faster together than some of them, for which others forward then: where links are
         between pairs, and where groups of ranks do not fill servers evenly."""
-        if mesh not in self._forwarding:
-            per_server = self.profile.devices_per_server
+        return self.between_pairs or self.uneven(mesh)
+
+    def uneven(self, mesh: DeviceMesh) -> bool:
+        """Whether some groups of ranks neither fill servers nor divide them."""
+        if mesh not in self._uneven:
+            per_server = self.profile.devices_per_server or 1
             inner = itertools.accumulate((a.size for a in reversed(mesh.axes)), operator.mul)
-            self._forwarding[mesh] = self.between_pairs or any(
-                per_server is not None and per_server % n and n % per_server for n in inner
-            )
-        return self._forwarding[mesh]
+            self._uneven[mesh] = any(per_server % n and n % per_server for n in inner)
+        return self._uneven[mesh]
 
     def _found(self, ends: Sequence[Ends], mesh: DeviceMesh, settings: Settings) -> list[Steps | None]:
         kinds = [_kind(e) for e in ends]

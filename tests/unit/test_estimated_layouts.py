@@ -210,6 +210,7 @@ def test_data_parallel_ranks_forward_what_others_send_where_links_are_between_pa
     [
         ("ascend-910b", 48, "megatron:tp=3,shard=4,zero=3,micro_batch=1"),
         ("ascend-910b", 48, "megatron:tp=3,shard=2,zero=2,micro_batch=3"),
+        ("ascend-910b", 48, "megatron:tp=6,shard=2,zero=2,sp=false,micro_batch=12"),
         ("mi300x", 48, "megatron:tp=3,shard=2,zero=1,sp=true,micro_batch=3"),
         ("h100", 64, "megatron:tp=16,shard=2,zero=1,sp=true,micro_batch=4"),
         ("a100-80", 64, "megatron:tp=4,pp=2,shard=2,zero=2,micro_batch=8"),
