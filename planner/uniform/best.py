@@ -299,9 +299,8 @@ class _Search:
         # Of those that differ in groups of ranks alone, estimates tell which is faster, but for very near ones.
         estimate, alike = self._estimates[c], _over_all(c)
         follows = self.sample.follows(c)
-        if self._shortest.get(alike, float("inf")) <= estimate * (
-            1 - (IN_GROUPS if follows else self._bounds.loads.longer)
-        ):
+        longer = IN_GROUPS if follows else self._bounds.loads.longer
+        if self._shortest.get(alike, float("inf")) <= estimate * (1 - longer):
             return
         prediction = self._played(c, self.sample.in_groups if follows else self.sample.workload)
         if prediction is None:

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from planner.clock import Configuration
 from planner.ir import DeviceMesh, Layout
+from planner.planning.schemes.rank_axes import rank_axes
 
 __all__ = ["DataRanks"]
 
@@ -28,9 +29,7 @@ class DataRanks:
         """Those of `c`, by a program of the same that divides weights over all ranks."""
         ranks = c.dp // c.ep
         parts = ranks if c.shard_ranks is None else c.shard_ranks // (c.ep * c.cp)
-        inner = [("context", c.cp), ("tensor", c.tp)][:: -1 if c.exchanges_heads else 1]
-        axes = [("copies", ranks // parts), ("data", parts), ("expert", c.ep), *inner]
-        axes = [(kind, size) for kind, size in axes if size > 1]
+        axes = rank_axes(c, parts)
         mesh = DeviceMesh.of(*(size for _, size in axes)) if axes else DeviceMesh.of(1)
         name = dict(zip((kind for kind, _ in axes), mesh.names, strict=False))
         data = tuple(name[kind] for kind in ("copies", "data") if kind in name)
@@ -38,7 +37,7 @@ class DataRanks:
         become = [*([data] if data else []), *others] or [mesh.names]
         over = tuple(name[kind] for kind in ("data", "expert", "context") if kind in name) if c.zero else ()
         known = DeviceMesh.of(*(1 for _ in become)).names
-        context = tuple(name[kind] for kind in ("context",) if kind in name)
+        context = (name["context"],) if "context" in name else ()
         return cls(mesh, over, context, tuple(zip(known, become, strict=True)), name.get("copies"))
 
     def layout(self, x: Layout) -> Layout:

@@ -135,7 +135,9 @@ def same_ways(few: Program, more: Program) -> bool:
 def cut_as_prescribed(program: Program, c: Configuration) -> bool:
     """Whether parameters lie between steps as a layout of the configuration itself has them."""
     ranks = DataRanks.of(c)
-    return all(cut_further(x.tensor, x.whole, ranks.mesh, ranks.over) == x.rest for x in _cuts(program, ranks).values())
+    return not ranks.over or all(
+        cut_further(x.tensor, x.whole, ranks.mesh, ranks.over) == x.rest for x in _cuts(program, ranks).values()
+    )
 
 
 def _cuts(program: Program, ranks: DataRanks) -> dict[str, Cut]:

@@ -199,8 +199,7 @@ class Sample:
         divided = tuple(self._divided(n, c.micro_batch) for n in (*inner, c.tp * c.cp, c.ep))
         operators = travel, c.context, c.ep > 1, c.dp > c.ep, c.sequence_parallel, one
         kinds = operators, c.zero, c.recompute
-        sizes = [n for n in (c.dp // c.ep, c.ep, *inner) if n > 1] or [1]
-        graph, mesh = self.at(c.micro_batch * c.dp), DeviceMesh.of(*sizes)
+        graph, mesh = self.at(c.micro_batch * c.dp), DataRanks.of(c).mesh
         programs = self._programs[kinds]
         if not programs:
             # Where only parameters are stored otherwise, or other blocks run again, prices are those of `like`.

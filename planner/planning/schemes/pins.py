@@ -27,6 +27,7 @@ from planner.planning.schemes.heads import by_heads
 from planner.planning.schemes.layout import Along, lay_out
 from planner.planning.schemes.model import Model, model_of
 from planner.planning.schemes.narrow import Narrow
+from planner.planning.schemes.rank_axes import rank_axes
 from planner.planning.schemes.samples import roles_of_samples
 from planner.planning.schemes.stored import Inside, ranks_that_divide, stored
 from planner.planning.schemes.tensor import TENSOR
@@ -99,22 +100,14 @@ def _axes(graph: Graph, c: Configuration, source: str, target: Target) -> list[_
     data = shards // inside
     # MindSpore divides a parameter among all ranks with equal parts, or not at all.
     divided = ranks_that_divide(graph, data, Inside(c.ep, c.cp)) if c.zero and target != "mindspore" else data
-    found = [
-        _Axis("copies", c.dp * c.cp // shards * (data // divided), None),
-        _Axis("data", divided, None),
-        _Axis("expert", c.ep, EXPERT),
-        _Axis("context", c.cp, BY_GATHER if c.context == "gather" else BY_RING),
-        _Axis("tensor", c.tp, TENSOR),
-    ]
-    if c.exchanges_heads:  # of one tensor-parallel rank
-        if c.tp > 1 and c.sequence_parallel:
-            raise UsageError(
-                f"{source}: context=all-to-all beside sequence parallelism: heads would be divided by TP, then by CP, "
-                "and positions by CP, then by TP; a plan's mesh has its axes in one order; give sp=false, or leave "
-                "context out"
-            )
-        found[-2:] = reversed(found[-2:])
-    return [a for a in found if a.size > 1]
+    if c.exchanges_heads and c.tp > 1 and c.sequence_parallel:
+        raise UsageError(
+            f"{source}: context=all-to-all beside sequence parallelism: heads would be divided by TP, then by CP, "
+            "and positions by CP, then by TP; a plan's mesh has its axes in one order; give sp=false, or leave "
+            "context out"
+        )
+    kinds = {"expert": EXPERT, "context": BY_GATHER if c.context == "gather" else BY_RING, "tensor": TENSOR}
+    return [_Axis(name, size, kinds.get(name)) for name, size in rank_axes(c, divided)]
 
 
 def _strategies(
