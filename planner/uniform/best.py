@@ -24,7 +24,7 @@ from planner.trace import Workload
 from planner.uniform.bounding import Bounds, step_of
 from planner.uniform.coarse import Coarse, Ranks, divides, ranks_of
 from planner.uniform.first import likely
-from planner.uniform.found import ONE_BY_ONE, Found, Scored
+from planner.uniform.found import ONE_BY_ONE, ONE_BY_ONE_LESS, Found, Scored
 from planner.uniform.least import Held, Passed
 from planner.uniform.loads import IN_GROUPS
 from planner.uniform.sample import Sample
@@ -242,7 +242,7 @@ class _Search:
             for level in levels(self.space, c):
                 if not self._bounds.fits(held, level):
                     continue
-                prediction = self._played(level, self.sample.estimated, slack=self._bounds.loads.larger)
+                prediction = self._played(level, self.sample.estimated, slack=ONE_BY_ONE_LESS)
                 if prediction is not None:
                     found = min(found, prediction.step_time_s)
         return found

@@ -9,10 +9,11 @@ from typing import Final
 from planner.clock import Configuration, Prediction
 from planner.uniform.coarse import Coarse
 
-__all__ = ["ONE_BY_ONE", "Found", "Scored"]
+__all__ = ["ONE_BY_ONE", "ONE_BY_ONE_LESS", "Found", "Scored"]
 
 # Of a step, that layouts of single operators save at most, we assume, where finding them takes long.
 ONE_BY_ONE: Final = 0.1
+ONE_BY_ONE_LESS: Final = 0.15  # and of the memory of a device
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,9 @@ class Found:
     whatever its ZeRO level: too large for a device, what the model does not admit, what the target has no words for,
     and what a bound says is slower, before anything of it was played; `at_once_s`: about the seconds that a step takes
     with the whole batch in one pass, on one stage, and nothing of it but what plans of single operators can say; inf
-    where a bound says that it is not among those asked for, or that `ONE_BY_ONE` less would not make it the fastest, or
-    no device can hold it, 0 where the search was stopped too early to say; `coarse`: what is known of each choice of
-    ranks that may be near the best; `ended`: whether nothing was left open."""
+    where a bound says that it is not among those asked for, or that `ONE_BY_ONE` less would not make it the fastest,
+    or no device can hold it even with `ONE_BY_ONE_LESS`, 0 where the search was stopped too early to say; `coarse`:
+    what is known of each choice of ranks that may be near the best; `ended`: whether nothing was left open."""
 
     best: tuple[Scored, ...]
     considered: int
