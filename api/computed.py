@@ -15,6 +15,7 @@ from planner.api.links import progress_of
 from planner.api.respond import document
 from planner.api.schemas import Pending
 from planner.api.service import PATIENCE, Service, preferred_wait
+from planner.requests.record_file import RECORD_FILE
 
 __all__ = ["PENDING", "computed", "explanation_of", "sources"]
 
@@ -47,9 +48,10 @@ def _pending(request: Request, state: TaskState) -> Response:
     return document(request, body, status=202, headers={"retry-after": "1"})
 
 
-def sources(plan: Plan, *, model: bool = True) -> dict[str, str]:
-    """Digests of what artifacts are made of; without the model, which may be lost, where it is not read."""
-    names = ("plan.json", "model.onnx") if model else ("plan.json",)
+def sources(plan: Plan, *, model: bool = True, record: bool = False) -> dict[str, str]:
+    """Digests of what artifacts are made of: without the model, which may be lost, where it is not read; with the
+    `record` of the search where it is shown."""
+    names = ["plan.json", *(["model.onnx"] if model else []), *([RECORD_FILE] if record else [])]
     return {n: plan.files[n].digest for n in names if n in plan.files}
 
 

@@ -123,6 +123,7 @@ def _finished(job: Job) -> Job:
 def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
     """Writes and says what `planner search` does."""
     from planner.requests.plan_model import MODEL_FILE, keep_model
+    from planner.requests.record_file import keep_record, record_of
 
     folder = _folder(options)
     model = client.artifact(job.plan_id, MODEL_FILE)
@@ -132,12 +133,15 @@ def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
     cancelled = job.status == "cancelled"
     names = [str(p["plan"]) for p in document["plans"]]  # the best of each mesh, as --top-k asks
     paths = [folder / Path(name).name for name in names]
+    plans: list[bytes] = []
     for name, path in zip(names, paths, strict=True):
         content = job.plan() if path == paths[0] else client.artifact(job.plan_id, name)
-        _write(path, _named(content, options.model.stem))
-    note = keep_model(model, folder, options.model)
-    if note:
-        _say(f"note: {note}")
+        plans.append(_named(content, options.model.stem))
+        _write(path, plans[-1])
+    record = record_of(_record(client, job), [plan.decode() for plan in plans])
+    for note in (keep_model(model, folder, options.model), keep_record(record, paths[0])):
+        if note:
+            _say(f"note: {note}")
     document |= {"plan": str(paths[0]), "cancelled": cancelled, "job": job.id, "plan_id": job.plan_id}
     document["plans"] = [{**p, "plan": str(path)} for p, path in zip(document["plans"], paths, strict=True)]
     messages, text = _messages_and_text(client.artifact(job.plan_id, "summary.txt").decode())
@@ -158,6 +162,17 @@ def _deliver(client: Client, options: argparse.Namespace, job: Job) -> int:
         print(json.dumps(document, indent=1))
     refused = any("refused" in artifact for artifact in document["artifacts"].values())
     return InputError.exit_status if refused else 0
+
+
+def _record(client: Client, job: Job) -> str:
+    """How the search went; empty where nothing was recorded, as by a service of an earlier version."""
+    from planner.api.client import NotFound
+    from planner.requests.record_file import RECORD_FILE
+
+    try:
+        return client.artifact(job.plan_id, RECORD_FILE).decode()
+    except NotFound:
+        return ""
 
 
 def _folder(options: argparse.Namespace) -> Path:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from planner.api.jobs.errors import BlobDamaged, BlobMissing
 from planner.api.jobs.execute import Tell
 from planner.api.jobs.explanations import explain
 from planner.api.jobs.plan_model import lay_out_model
@@ -15,6 +17,8 @@ from planner.api.jobs.work import JobInput, JobResult
 from planner.emit import TARGETS, Given, emit
 from planner.errors import InputError, UsageError
 from planner.planning import PlanDocument, read_plan
+from planner.report.record import SearchRecord
+from planner.requests.record_file import RECORD_FILE, record_beside
 
 __all__ = ["ARTIFACTS", "Refused", "artifact", "diff"]
 
@@ -28,26 +32,26 @@ class Refused(InputError):
     problem = "target-refuses"
 
 
-def _html(plan: PlanDocument) -> bytes:
+def _html(plan: PlanDocument, record: SearchRecord | None) -> bytes:
     from planner.report import report_html
     from planner.requests.headline import words
 
-    return report_html(plan, words=words(plan)).encode()
+    return report_html(plan, record, words(plan)).encode()
 
 
-def _report(plan: PlanDocument) -> bytes:
+def _report(plan: PlanDocument, record: SearchRecord | None) -> bytes:
     from planner.report import report_document
 
-    return _text(report_document(plan))
+    return _text(report_document(plan, record))
 
 
-def _trace(plan: PlanDocument) -> bytes:
+def _trace(plan: PlanDocument, _: SearchRecord | None) -> bytes:
     from planner.report import trace_document
 
     return _text(trace_document(plan))
 
 
-_PICTURES: Final[Mapping[str, tuple[Callable[[PlanDocument], bytes], str]]] = {
+_PICTURES: Final[Mapping[str, tuple[Callable[[PlanDocument, SearchRecord | None], bytes], str]]] = {
     "report.html": (_html, HTML),
     "report.json": (_report, JSON),
     "trace.json": (_trace, JSON),
@@ -66,7 +70,7 @@ def artifact(work: JobInput, tell: Tell) -> JobResult:
     plan = read_plan(work.lay_out("plan.json", "plan.json"))
     if name in _PICTURES:
         make, media_type = _PICTURES[name]
-        return JobResult({name: (make(plan), media_type)})
+        return JobResult({name: (make(plan, _record(work, plan)), media_type)})
     target = name.removesuffix(".zip")
     model = None
     if "model" in TARGETS[target].needs:
@@ -77,6 +81,13 @@ def artifact(work: JobInput, tell: Tell) -> JobResult:
         raise Refused(str(e)) from e
     files = {**emission.files, "lost.txt": "".join(f"{line}\n" for line in emission.lost).encode()}
     return JobResult({name: (_zip(files), "application/zip")}, {"files": sorted(files), "lost": list(emission.lost)})
+
+
+def _record(work: JobInput, plan: PlanDocument) -> SearchRecord | None:
+    """Of the search that made the plan; a report is made without it, too, where it is lost or was never kept."""
+    with contextlib.suppress(BlobMissing, BlobDamaged):
+        return record_beside(work.lay_out(RECORD_FILE, RECORD_FILE), plan)
+    return None
 
 
 def diff(work: JobInput, tell: Tell) -> JobResult:

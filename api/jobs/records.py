@@ -86,7 +86,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan that a tenant has: `files` are plan.json, search.json, summary.txt, model.onnx (not of every plan).
+    """A plan that a tenant has: `files` are plan.json, search.json, history.json, summary.txt, model.onnx; not
+    every plan has history.json or model.onnx.
 
     `cursor` goes into `Store.plans(after=…)`."""
 

@@ -17,6 +17,7 @@ from planner.frontends.file.strip import strip_file
 from planner.requests.answer import Answer, finished
 from planner.requests.cancel import cancelled_by_signals
 from planner.requests.key import request_key
+from planner.requests.record_file import RECORD_FILE, record_text
 from planner.requests.searcher import Searcher
 from planner.terminal import plain
 
@@ -30,7 +31,8 @@ MESSAGES: Final = 50  # shown of all
 
 
 def search(work: JobInput, tell: Tell) -> JobResult:
-    """plan.json (and plan-2.json … of the next best), search.json, summary.txt, model.onnx without weights."""
+    """plan.json (and plan-2.json … of the next best), search.json, history.json, summary.txt, model.onnx without
+    weights."""
     constraints = "constraints" in work.inputs
     options = search_options(work.options, constraints=constraints)
     model = work.lay_out("model", str(options.model))
@@ -46,15 +48,18 @@ def search(work: JobInput, tell: Tell) -> JobResult:
     if answer.cached:
         # Of an equal graph, perhaps in another's file: what else that file holds is nobody else's business.
         answer = replace(answer, model=_stripped(model))
-    return _outcome(answer)
+    return _outcome(answer, timed=not options.reproducible)
 
 
-def _outcome(answer: Answer) -> JobResult:
+def _outcome(answer: Answer, *, timed: bool) -> JobResult:
     names = ["plan.json" if k == 0 else f"plan-{k + 1}.json" for k in range(len(answer.plans))]
     document = finished(answer, names)
     summary: dict[str, Any] = {name: document[name] for name in SHOWN}
     files = {name: (text.encode(), "application/json") for name, text in zip(names, answer.plans, strict=True)}
     files["search.json"] = ((json.dumps(document, indent=1) + "\n").encode(), "application/json")
+    record = record_text(answer.record, answer.plans, timed=timed)
+    if record:
+        files[RECORD_FILE] = (record.encode(), "application/json")
     text = "\n".join([*answer.messages, answer.summary]) + "\n"
     files["summary.txt"] = (plain(text, "\n\t").encode(), "text/plain; charset=utf-8")
     if answer.model:

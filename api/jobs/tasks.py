@@ -2,7 +2,8 @@
 
 kind          inputs                      options
 plan          model[, constraints]        those of `planner search`, by name; `name`: the model's name in the plan
-artifact      plan.json[, model.onnx]     name: report.html, report.json, trace.json, explain.json, TARGET.zip
+artifact      plan.json[, model.onnx,     name: report.html, report.json, trace.json, explain.json, TARGET.zip
+              history.json]
 diff          a, b (plan.json)            form: json or html
 evaluation    model, or model and plan    those of `planner evaluate`, by name
 explanation   plan.json[, model.onnx]     operator (or none: the plan as a whole), alternatives

@@ -12,12 +12,14 @@ from planner.api.computed import PENDING, computed, explanation_of, sources
 from planner.api.descriptions import BINARY, header, link, problems
 from planner.api.errors import COMPUTED, Problem
 from planner.api.jobs.blobs import Blob
+from planner.api.jobs.errors import BlobMissing
 from planner.api.jobs.records import Plan
 from planner.api.jobs.tasks import Task
 from planner.api.respond import document
 from planner.api.schemas import Artifact, Artifacts
 from planner.api.service import Service, service_of
 from planner.emit import TARGETS
+from planner.requests.record_file import RECORD_FILE
 
 __all__ = ["router"]
 
@@ -30,9 +32,11 @@ MADE: Final = {
     "explain.json": "application/json",
     **{f"{target}.zip": "application/zip" for target in TARGETS},
 }
+RECORDED: Final = ("report.html", "report.json")  # which show how the search went
 FOUND: Final = {
     "plan.json": "application/json",
     "search.json": "application/json",
+    RECORD_FILE: "application/json",
     "summary.txt": "text/plain",
     "model.onnx": "application/octet-stream",
 }
@@ -114,15 +118,21 @@ async def get_artifact(
         blob = plan.files[name]
         return await service.sent(request, blob, tenant, headers(blob))
     if name in MADE:
-        return await computed(request, service, tenant, _task(service, plan, name), headers)
+        try:
+            return await computed(request, service, tenant, _task(service, plan, name), headers)
+        except BlobMissing:
+            if name not in RECORDED:
+                raise
+            return await computed(request, service, tenant, _task(service, plan, name, record=False), headers)
     raise Problem("not-found", f"artifact {name[:100]!r}: expected one of {', '.join((*FOUND, *MADE))}")
 
 
-def _task(service: Service, plan: Plan, name: str) -> Task:
+def _task(service: Service, plan: Plan, name: str, *, record: bool = True) -> Task:
+    """What makes the file; a report, which is made without it too, of the `record` of the search."""
     if name == "explain.json":
         return explanation_of(service, plan, None, 3)
     target = TARGETS.get(name.removesuffix(".zip"))
-    inputs = sources(plan, model=target is not None and "model" in target.needs)
+    inputs = sources(plan, model=target is not None and "model" in target.needs, record=record and name in RECORDED)
     return service.task(plan.tenant, "artifact", inputs, {"name": name})
 
 

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from planner.planning import PlanDocument
     from planner.report.record import SearchRecord
 
-__all__ = ["keep_record", "read_record", "record_beside", "record_text"]
+__all__ = ["RECORD_FILE", "keep_record", "read_record", "record_beside", "record_of", "record_text"]
 
 _NAME: Final = "history"
+RECORD_FILE: Final = f"{_NAME}.json"  # beside plan.json
 _SCHEMA: Final = "planner.history/1"
 _MOST_BYTES: Final = 2**24
 
@@ -28,8 +29,16 @@ def record_text(found: Mapping[str, Any], plans: Sequence[str], *, timed: bool =
     if not found:
         return ""
     history = found["history"] if timed else {"seconds": None, "steps": [], "objectives": []}
-    digests = [hashlib.sha256(text.encode()).hexdigest() for text in plans]
-    return json.dumps({"schema": _SCHEMA, "plans": digests, **history, "points": found["points"]}, indent=1) + "\n"
+    document = {"schema": _SCHEMA, "plans": _digests(plans), **history, "points": found["points"]}
+    return json.dumps(document, indent=1) + "\n"
+
+
+def record_of(text: str, plans: Sequence[str]) -> str:
+    """The file of this text, for the same plans as these texts have them now; empty where it is no record."""
+    record = read_record(text)
+    if record is None:
+        return ""
+    return record.model_copy(update={"plans": _digests(plans)}).model_dump_json(by_alias=True, indent=1) + "\n"
 
 
 def keep_record(text: str, path: Path) -> str | None:
@@ -52,7 +61,7 @@ def record_beside(path: Path, plan: PlanDocument) -> SearchRecord | None:
     """The record of the search that made the plan of this file; None where none lies beside it."""
     from planner.verify.label import plan_digest
 
-    for place in dict.fromkeys((_place(path), path.with_name(f"{_NAME}.json"))):
+    for place in dict.fromkeys((_place(path), path.with_name(RECORD_FILE))):
         try:
             if not place.is_file() or not _is_ours(place):
                 continue
@@ -74,6 +83,10 @@ def read_record(text: str) -> SearchRecord | None:
         return SearchRecord.model_validate_json(text) if text else None
     except ValidationError:
         return None
+
+
+def _digests(plans: Sequence[str]) -> list[str]:
+    return [hashlib.sha256(text.encode()).hexdigest() for text in plans]
 
 
 def _place(path: Path) -> Path:

@@ -34,6 +34,18 @@ def test_what_is_made_of_the_plan_alone_is_made_without_the_model(service: Servi
     assert (answer.status_code, answer.content) == (200, b"made")
 
 
+@pytest.mark.parametrize("name", ["report.html", "report.json"])
+def test_a_report_is_made_without_the_record_of_the_search_where_that_is_lost(service: Service, name: str) -> None:
+    service.post()
+    service.work({"plan.json": b"plan", "history.json": b"record"})
+    (plan,) = service.store.plans("local")
+    service.store.blobs.path(plan.files["history.json"].digest).unlink()
+    worker = service.working({name: b"made"})
+    answer = service.client.get(f"/v1/plans/{plan.id}/artifacts/{name}", headers={"prefer": "wait=10"})
+    worker.join()
+    assert (answer.status_code, answer.content) == (200, b"made")
+
+
 def test_what_was_made_of_the_model_is_served_without_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = service.planned(model=b"the model")
     worker = service.working({"torch.zip": b"made"})

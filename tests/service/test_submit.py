@@ -19,6 +19,8 @@ from planner.api.submit import as_planner_error
 from planner.api.unpack import unpacked
 from planner.cli.main import main
 from planner.errors import InputError, UsageError
+from planner.planning import read_plan
+from planner.requests.record_file import record_beside
 from tests.service.process import served
 from tests.unit.test_frontends_strip import inside
 
@@ -60,6 +62,16 @@ def test_the_plan_and_the_summary_are_those_of_search(url, model, tmp_path, caps
     assert "weights stay here" in ours.err
     assert (tmp_path / "a" / "torch" / "parallel.py").is_file()
     assert (tmp_path / "a" / "report.html").read_bytes().startswith(b"<!doctype html>")
+
+
+def test_how_the_search_went_is_kept_beside_the_plan_and_shown_in_its_report(url, model, tmp_path):
+    options = ["--devices", 4, "--batch", 16, "--artifact", "report.json", "--out", tmp_path]
+    assert submit(url, model, *options) == 0
+    record = record_beside(tmp_path / "plan.json", read_plan(tmp_path / "plan.json"))
+    assert record is not None, "it names the plan as it was written, with the name of this file's model"
+    assert record.steps
+    shown = json.loads((tmp_path / "report.json").read_bytes())["history"]
+    assert shown["steps"] == [moment.model_dump() for moment in record.steps]
 
 
 def test_json_is_the_document_of_search_with_the_job(url, model, tmp_path, capsys):

@@ -52,7 +52,7 @@ def test_a_plan_is_the_bytes_that_the_command_line_writes(store: Store, worker: 
     assert (found.status, found.error) == ("succeeded", None)
     assert found.plan is not None
     files = store.plan("a", found.plan).files
-    assert set(files) == {"plan.json", "search.json", "summary.txt", "model.onnx"}
+    assert set(files) == {"plan.json", "search.json", "history.json", "summary.txt", "model.onnx"}
     out = tmp_path / "out"
     assert main(["search", str(MLP), "--devices", "4", "--hardware", "h100", "--no-cache", "--out", str(out)]) == 0
     plan = store.blobs.read(files["plan.json"].digest)
@@ -107,6 +107,11 @@ def test_pictures_emitted_files_and_evaluations_come_from_a_plan(store: Store, w
         made = ask(store, worker, Task("artifact", inputs, {"name": name}))
         assert made.status == "succeeded", made.error
         assert store.blobs.read(made.result[name].digest)[: len(start)].lower() == start
+    recorded = inputs | {"history.json": plan.result["history.json"].digest}
+    for given, history in ((recorded, True), (inputs, False)):
+        made = ask(store, worker, Task("artifact", given, {"name": "report.json"}))
+        document = json.loads(store.blobs.read(made.result["report.json"].digest))
+        assert (document["history"] is not None) == history
     two = {"a": inputs["plan.json"], "b": inputs["plan.json"]}
     for form in ("json", "html"):
         made = ask(store, worker, Task("diff", two, {"form": form}))
