@@ -1,15 +1,16 @@
 """The search against all uniform configurations there are, on forty jobs.
 
     python -m tests.bench.uniform_jobs [--only PATTERN] [--json OUT] [--search-only]
+                                       [--model MODEL.onnx,DEVICES,HARDWARE,BATCH]
 
-Ten models of the builder on 8, 64, 256 and 1,024 devices of four kinds of machine.  Every configuration of the space
-is priced, without the bounds of the search: each by estimated layouts first, and by its own layout where the estimate
-is within `NEAR` of the shortest; `--search-only` leaves that out.  Two kinds are not simulated, since arithmetic
-tells that they are not the fastest: those that hold more than memory by `ROOM` throughout, with the activations of
-one micro-batch, and those whose passes alone, dealt evenly to the ranks of the pipeline, take longer by `SLOWER` than
-the plan that was found.  `ratio` is the step of the plan that `planner search --space whole` returns over the
-shortest of the configurations that fit; `gap` what the plan says of its own step.  OUT is written job by job, and
-jobs that it has are not run again.
+Ten models of the builder on 8, 64, 256 and 1,024 devices of four kinds of machine, or the models of files. Every
+configuration of the space is priced, without the bounds of the search: each by estimated layouts first, and by its own
+layout where the estimate is within `NEAR` of the shortest; `--search-only` leaves that out. Two kinds are not
+simulated, since arithmetic tells that they are not the fastest: those that hold more than memory by `ROOM` throughout,
+with the activations of one micro-batch, and those whose passes alone, dealt evenly to the ranks of the pipeline, take
+longer by `SLOWER` than the plan that was found. `ratio` is the step of the plan that `planner search --space whole`
+returns over the shortest of the configurations that fit; `gap` what the plan says of its own step. OUT is written job
+by job, and jobs that it has are not run again.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
@@ -72,13 +74,30 @@ def jobs() -> Iterator[tuple[str, Job]]:
             yield f"{name}-{devices}-{machine}", Job(architecture, sizes, each * devices, devices, machine)
 
 
+def models(given: Sequence[str]) -> Iterator[tuple[str, Job, Callable[[], bytes]]]:
+    """Each of the jobs with one of these models, or of the forty: its name, and what reads or builds its model."""
+    for text in given:
+        path, devices, machine, batch = text.rsplit(",", 3)
+        stem = Path(path).stem
+        yield f"{stem}-{devices}-{machine}", Job(stem, {}, int(batch), int(devices), machine), Path(path).read_bytes
+    if given:
+        return
+    for name, job in jobs():
+        yield name, job, partial(built, job)
+
+
+def built(job: Job) -> bytes:
+    attention = {"attention": "fused"} if job.architecture in ("gpt", "llama") else {}
+    return build(job.architecture, {**job.sizes, **attention, "batch": job.batch}).SerializeToString()
+
+
 def enumerated(job: Job, model: bytes, found_s: float | None) -> tuple[float | None, str, int, int]:
     """The step of the fastest configuration that fits, how it is spelled, how many there are, and how many of them were
     simulated; `found_s`: the step of the plan that was found.  Where none takes less than that by `SLOWER` more, all
     are."""
     enough = float("inf") if found_s is None else found_s * (1 + SLOWER)
     profile = load_profile(job.hardware)
-    sample = Sample(import_bytes(model, name=job.architecture), profile)
+    sample = Sample(import_bytes(model, name=job.architecture, batch=job.batch), profile)
     space, limit = (
         Space(job.devices, job.batch, sample.layers, experts=sample.has_experts, contexts=sample.contexts),
         usable_memory_bytes(profile),
@@ -145,9 +164,7 @@ def searched(job: Job, model: bytes) -> dict[str, Any]:
     return found
 
 
-def row_of(name: str, job: Job, *, search_only: bool) -> dict[str, Any]:
-    attention = {"attention": "fused"} if job.architecture in ("gpt", "llama") else {}
-    model = build(job.architecture, {**job.sizes, **attention, "batch": job.batch}).SerializeToString()
+def row_of(name: str, job: Job, model: bytes, *, search_only: bool) -> dict[str, Any]:
     begun = time.process_time()
     found = searched(job, model)
     took = time.process_time() - begun
@@ -178,16 +195,17 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="*", help="names or patterns of jobs, with commas")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--model", action="append", default=[], help="a job with a model's file; may be repeated")
     parser.add_argument("--search-only", action="store_true", help="search alone, for its gaps and its time")
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     if options.json is not None and options.json.exists():
         rows = json.loads(options.json.read_text())
     known = {r["job"] for r in rows}
-    for name, job in jobs():
+    for name, job, model in models(options.model):
         if name in known or not any(fnmatch.fnmatch(name, pattern) for pattern in options.only.split(",")):
             continue
-        row = row_of(name, job, search_only=options.search_only)
+        row = row_of(name, job, model(), search_only=options.search_only)
         rows.append(row)
         print(json.dumps(row), flush=True)
         if options.json is not None:
