@@ -48,11 +48,11 @@ class Dependencies:
     held: tuple[NDArray[np.int64], ...]
 
     @cached_property
-    def rows(self) -> tuple[list[int], list[int], list[int], list[bool]]:
-        """`previous`, `source`, `place`, and whether a boundary is crossed, for loops over single passes."""
-        columns = self.previous, self.source, self.place
-        previous, source, place = (column.tolist() for column in columns)
-        return previous, source, place, (self.boundary >= 0).tolist()
+    def rows(self) -> tuple[list[int], list[int], list[int], list[int]]:
+        """`previous`, `source`, `place` and `boundary`, for loops over single passes."""
+        columns = self.previous, self.source, self.place, self.boundary
+        previous, source, place, boundary = (column.tolist() for column in columns)
+        return previous, source, place, boundary
 
     @cached_property
     def last(self) -> tuple[int, ...]:

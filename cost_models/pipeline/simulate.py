@@ -107,31 +107,32 @@ def pipeline_seconds(
 
 
 def longest_path(
-    schedule: str, chunks: Sequence[Sequence[ChunkTimes]], micro_batches: int, transfer_s: float = 0.0
-) -> tuple[float, NDArray[np.int64], int]:
+    schedule: str,
+    chunks: Sequence[Sequence[ChunkTimes]],
+    micro_batches: int,
+    transfer_s: float | Sequence[float] = 0.0,
+) -> tuple[float, NDArray[np.int64], NDArray[np.int64]]:
     """The seconds of a step whose transfers run beside computing, and the longest path through it: how many passes it
-    has of each kind of each chunk, (devices, kinds, chunks), kinds F and B, or F, B and W where the schedule splits the
-    backward pass; and how many transfers.  A step with other chunks takes at least what the passes and the transfers of
-    the path take there.
-
-    Arguments and errors as of `simulate`.
-    """
+    has of each kind of each chunk, (devices, kinds, chunks), kinds F and B, or F, B and W where the schedule splits
+    the backward pass; and how many transfers over each boundary between virtual stages, (boundaries,). A step with
+    other chunks takes at least what the passes and the transfers of the path take there. Arguments and errors as of
+    `simulate`."""
     rows, m, transfers = _checked(chunks, micro_batches, transfer_s)
     timed = _simulate(schedule, rows, m, transfers, True)
     passes, ends = timed.passes, timed.ends
-    previous, source, place, crosses = passes.rows
+    previous, source, place, boundary = passes.rows
     lag = timed.lag.tolist()
-    counts, crossed = [0] * len(timed.compute), 0
+    counts, crossed = [0] * len(timed.compute), [0] * (len(transfers) + 1)  # the last one: none
     at = max(passes.last, key=lambda last: ends[last])
     while at >= 0:
         counts[place[at]] += 1
         if ends[previous[at]] >= ends[source[at]] + lag[at]:
             at = previous[at]
         else:
-            crossed += crosses[at]
+            crossed[boundary[at]] += 1
             at = source[at]
     found = np.array(counts, np.int64).reshape(passes.devices, passes.kinds, passes.chunks)
-    return max(ends), found, crossed
+    return max(ends), found, np.array(crossed[:-1], np.int64)
 
 
 @lru_cache(maxsize=4096)

@@ -15,7 +15,8 @@ import numpy as np
 from planner.clock import Configuration
 from planner.cost_models.pipeline import ChunkTimes, dependencies, is_split, longest_path, stage_numbers
 from planner.uniform.families import layers_of_ranks, least_chunk
-from planner.uniform.load import Load, room_of_ranks, static_bytes
+from planner.uniform.load import Load, least_layers, room_of_ranks, static_bytes
+from planner.uniform.once import ByRank
 
 __all__ = ["CutProgram", "Descent", "Path"]
 
@@ -28,7 +29,7 @@ _GIB: Final = 2.0**30
 _DECIDING: Final = 1e-6  # relative, how much shorter than the step a path may be that decides on it
 _HELD: Final = 1e-6  # GiB, what a linear program takes for satisfied
 
-Path = tuple[np.ndarray, int]  # passes by chunk and kind, and how often it goes from one stage to the next
+Path = tuple[np.ndarray, np.ndarray]  # passes by chunk and kind, and how often it goes over each boundary of chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +50,18 @@ class CutProgram:
         c: Configuration,
         limit: float | None,
         enough: float,
-        handover: float,
+        handover: float | Sequence[float],
+        once: ByRank | None = None,
         *,
         like: CutProgram | None = None,
     ) -> None:
-        """`like`: the program of parts of layers, whose paths are taken over.  Its seconds are in `unit`s, of which
-        a step has a few, for the sake of numerics."""
+        """`once`: what ranks do once a step beside the passes; `like`: the program of parts of layers, whose paths are
+        taken over.  Its seconds are in `unit`s, of which a step has a few, for the sake of numerics."""
+        self.once = once or ByRank(0.0, 0.0, (0.0,) * c.pp)
         self.unit = max(c.passes * sum(load.total) / c.pp, _SHORTEST)
-        self.load, self.c, self.handover = load, c, handover / self.unit
+        self.load, self.c = load, c
         self.count = c.pp * c.virtual_stages
+        self.handover = np.full(self.count - 1, handover) / self.unit
         self.numbers = stage_numbers(c.order, c.pp, c.virtual_stages)  # (ranks, chunks of a rank)
         self.split = is_split(c.order)
         first, last = load.first, load.last
@@ -66,7 +70,10 @@ class CutProgram:
         fixed[1:, 0] += gathered
         fixed[:-1, 1] += gathered
         fixed[1:, 1] += scattered
-        for at, pair, parts in ((0, first, load.split[1]), (self.count - 1, last, load.split[2])):
+        ends = [(0, first, load.split[1]), (self.count - 1, last, load.split[2])]
+        for at, inner in zip((0, self.count - 1), load.surely(least_layers(load.layers, c)), strict=True):
+            ends += [(at, x.passes, x.split) for x in inner]
+        for at, pair, parts in ends:
             fixed[at] += (pair[0], *parts) if self.split else pair
         self.fixed = fixed / self.unit
         layer = (load.layer[0], *load.split[0]) if self.split else load.layer
@@ -78,7 +85,8 @@ class CutProgram:
         self.solver = pywraplp.Solver.CreateSolver("GLOP" if like is None else "SCIP")
         least = least_chunk(load, c)
         infinity = self.solver.infinity()
-        self.step = self.solver.NumVar(0, infinity, "step")
+        self.step = self.solver.NumVar(0, infinity, "passes")
+        self.beside = self.solver.NumVar(self.once.least / self.unit, infinity, "beside")
         self.saved = [self.solver.NumVar(0, infinity, f"kept {k}") for k in range(self.count)]
         most = infinity if load.again or load.copied else 0
         self.more = [self.solver.NumVar(0, most, f"more {k}") for k in range(self.count)]
@@ -86,13 +94,14 @@ class CutProgram:
         for a, b in zip(self.saved, self.more, strict=True):
             self.solver.Add(a + b >= least)
         self.solver.Add(sum(self.saved) + sum(self.more) == load.layers)
-        self.most = self._most(limit, enough)  # layers of each rank
+        self._once()
+        self.most = self._most(limit, enough - self.once.least)  # layers of each rank
         self.ranks = [self._rank(row, most) for row, most in zip(self.numbers, self.most, strict=True)]
         if like is not None:
             for rank, most in zip(self.ranks, self.most, strict=True):
                 rank.SetCoefficient(self.solver.IntVar(0, min(most, load.layers), ""), -1.0)
                 rank.SetBounds(0, 0)
-        self.solver.Minimize(self.step)
+        self.solver.Minimize(self.step + self.beside)
         self.paths: list[Path] = []
         self.lengths: list[tuple[np.ndarray, float]] = []  # of these: units by layer of each chunk, and beside layers
         self.rows, self.rooms = np.zeros((0, 2 * self.count)), np.zeros(0)
@@ -111,6 +120,16 @@ class CutProgram:
         if enough == float("inf") or self.load.lightest is not None:
             return [float("inf")] * self.c.pp
         return layers_of_ranks(self.load, self.c, limit, enough)
+
+    def _once(self) -> None:
+        """Every rank does once what its layers ask for."""
+        each = self.once.layer / self.unit
+        for row, beside in zip(self.numbers, self.once.beside, strict=True):
+            done = self.solver.Constraint(beside / self.unit, self.solver.infinity())
+            done.SetCoefficient(self.beside, 1.0)
+            for k in row if each else ():
+                done.SetCoefficient(self.saved[int(k)], -each)
+                done.SetCoefficient(self.more[int(k)], -each)
 
     def _rank(self, numbers: np.ndarray, most: float) -> Any:
         """The layers of a rank's chunks, at most so many."""
@@ -157,7 +176,7 @@ class CutProgram:
                 return Descent(float("inf"), best, best, shortest)
             if status != self.status.OPTIMAL:  # numerics: the bound of fewer paths holds as well
                 break
-            bound, found = self.step.solution_value(), self.solution()
+            bound, found = self.solver.Objective().Value(), self.solution()
             if bound * self.unit >= enough or (held and bound >= shortest * (1 - _CLOSE)):
                 break
             # Where the best so far holds too much, nothing between it and the solution need fit.
@@ -216,12 +235,13 @@ class CutProgram:
         """GiB that the ranks have no room for."""
         return float((self.rows @ layers - self.rooms).max(initial=0.0))
 
-    def simulated(self, layers: np.ndarray) -> tuple[float, np.ndarray, int]:
+    def simulated(self, layers: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Units that a cut takes, with the longest path there."""
         saved, more = layers[: self.count], layers[self.count :]
         times = self.fixed + np.outer(saved + more, self.layer) + np.outer(more, self.again)
         chunks = [[_chunk(np.maximum(times[k], 0.0)) for k in row] for row in self.numbers]
-        return longest_path(self.c.order, chunks, self.c.passes, self.handover)
+        seconds, passes, crossed = longest_path(self.c.order, chunks, self.c.passes, self.handover.tolist())
+        return seconds + self.once.seconds((saved + more)[self.numbers].sum(axis=1)) / self.unit, passes, crossed
 
     def meet(self, layers: np.ndarray) -> float:
         """Units that a cut takes; the longest path there is added: others of little less lead nowhere much sooner, and
@@ -235,7 +255,7 @@ class CutProgram:
     def add(self, path: Path) -> None:
         """The step takes at least its passes of each chunk and kind, and its times of handing over."""
         passes, crossed = path
-        beside = float((passes * self.fixed).sum()) + crossed * self.handover
+        beside = float((passes * self.fixed).sum()) + float(crossed @ self.handover)
         by_layer = np.concatenate([passes @ self.layer, passes @ (self.layer + self.again)])
         self.paths.append(path)
         self.lengths.append((by_layer, beside))
@@ -247,10 +267,12 @@ class CutProgram:
 
     def deciding(self, descent: Descent) -> list[Path]:
         """The paths that decide on the step that the program finds for a cut, each once."""
+        lengths = [by_layer @ descent.found + beside for by_layer, beside in self.lengths]
+        longest = max(lengths, default=0.0)
         found = {
-            (path[0].tobytes(), path[1]): path
-            for path, (by_layer, beside) in zip(self.paths, self.lengths, strict=True)
-            if by_layer @ descent.found + beside >= descent.bound * (1 - _DECIDING)
+            (path[0].tobytes(), path[1].tobytes()): path
+            for path, length in zip(self.paths, lengths, strict=True)
+            if length >= longest * (1 - _DECIDING)
         }
         return [*found.values()]
 

@@ -11,7 +11,7 @@ A path is one of the schedule, whatever its passes take: those that decided in o
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +21,7 @@ from planner.clock import Configuration
 from planner.cost_models.pipeline import is_split
 from planner.uniform.cut_program import CutProgram, Path
 from planner.uniform.load import Load
+from planner.uniform.once import ByRank
 
 __all__ = ["QUICK", "THOROUGH", "Cut", "Effort", "Paths", "best_cut"]
 
@@ -53,8 +54,9 @@ THOROUGH: Final = Effort(nodes=100, rounds=16, settled=2, moves=300)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """`seconds`: of all passes, at least, whatever the cut; inf where none fits; `layers`: of each chunk, whole ones,
-    near the best cut; `others`: some more such cuts, the best first; `whole`: no rank has a part of a layer."""
+    """`seconds`: of all passes and what is done once, at least, whatever the cut; inf where none fits; `layers`: of
+    each chunk, whole ones, near the best cut; `others`: some more such cuts, the best first; `whole`: no rank has a
+    part of a layer."""
 
     seconds: float
     layers: tuple[int, ...]
@@ -75,27 +77,29 @@ def best_cut(
     c: Configuration,
     limit: float | None,
     enough: float,
-    handover: float = 0.0,
+    handover: float | Sequence[float] = 0.0,
+    once: ByRank | None = None,
     *,
     paths: Paths | None = None,
     whole: Effort | None = None,
     known: float = 0.0,
     rounds: int = _ROUNDS,
 ) -> Cut | None:
-    """Over all cuts of the family of `c` whose ranks hold `limit` bytes at most, and whose passes take less than
-    `enough` seconds: inf where there is none, and not looked for beyond that.  None where the pipeline has too many
-    passes.  `handover`: seconds between stages, at least; `paths`: to begin with, and to add to; `whole`: ranks have
-    whole layers, which takes longer to find, the more the greater the effort; `known`: seconds that
-    they take at least, as is known: no bound below is looked for; `rounds`: after which the bound so far is taken."""
+    """Over all cuts of the family of `c` whose ranks hold `limit` bytes at most, and whose passes, with what each rank
+    does `once` a step, take less than `enough` seconds: inf where there is none, and not looked for beyond that. None
+    where the pipeline has too many passes. `handover`: seconds between chunks, at least, the same or by boundary;
+    `paths`: to begin with, and to add to; `whole`: ranks have whole layers, which takes longer to find, the more the
+    greater the effort; `known`: seconds that they take at least, as is known: no bound below is looked for; `rounds`:
+    after which the bound so far is taken."""
     kinds = 3 if is_split(c.order) else 2
     if c.passes * c.pp * c.virtual_stages * kinds > _PASSES:
         return None
-    program = CutProgram(load, c, limit, enough, handover)
+    program = CutProgram(load, c, limit, enough, handover, once)
     cut = _in_parts(program, enough, rounds, known, paths or Paths())
     # Parts of layers that differ are no whole ones of others.
     if whole is None or cut.seconds >= enough or load.lightest is not None or program.count > _CHUNKS_WHOLE:
         return cut
-    integer = CutProgram(load, c, limit, enough, handover, like=program)
+    integer = CutProgram(load, c, limit, enough, handover, once, like=program)
     return _whole(integer, program, enough, cut, whole)
 
 

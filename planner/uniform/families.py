@@ -12,7 +12,6 @@ together have not room for the model's.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import Final
@@ -24,10 +23,10 @@ from planner.clock import Configuration
 from planner.clock.stages import chunks_of, rank_of_last_chunk
 from planner.cost_models import HardwareProfile
 from planner.cost_models.pipeline import device_order
-from planner.uniform.load import Load, Pair, room_of_ranks, static_bytes
+from planner.uniform.load import Load, least_layers, room_of_ranks, static_bytes
+from planner.uniform.once import Pair, least_exposed
 
 __all__ = [
-    "LEAST_CHUNK",
     "dealt",
     "held_evenly",
     "least_chunk",
@@ -36,7 +35,6 @@ __all__ = [
     "least_seconds",
 ]
 
-LEAST_CHUNK: Final = 0.5  # of an even share of the layers, rounded down, that every chunk has
 _PASSES: Final = 4  # for each stage: more micro-batches are not in flight
 _ROUNDING: Final = 1e-9
 _CLOSE: Final = 5e-4  # relative, to what a bound is found
@@ -74,25 +72,13 @@ def least_in_groups(
 
 def least_once(load: Load, c: Configuration, profile: HardwareProfile) -> float:
     """Seconds of what happens once a step beside the passes, at least."""
-    added = 1 - 1 / profile.framework.contention
-    return load.update / c.pp + profile.host.step_overhead_s + _exposed(load, c, added)
+    exposed = least_exposed(load.once, (load.total[1], load.total[0]), c, profile)
+    return load.update / c.pp + profile.host.step_overhead_s + exposed
 
 
 def least_chunk(load: Load, c: Configuration) -> float:
-    """Layers of every chunk: half of an even share, rounded down to whole ones where layers are alike, one at least."""
-    half = LEAST_CHUNK * load.layers / (c.pp * c.virtual_stages)
-    return max(1.0, math.floor(half)) if load.lightest is None else load.lightest * max(1.0, half)
-
-
-def _exposed(load: Load, c: Configuration, added: float) -> float:
-    """Seconds that what is exchanged once a step adds to it: of the mean rank at least."""
-    found = 0.0
-    ways = zip(*load.once, load.total[::-1], (c.overlap_gradients, c.overlap_parameters), strict=True)
-    for total, layer, beside, overlapped in ways:
-        each = total / c.pp
-        least = layer + added * (each - layer) if each > layer else each
-        found += max(least, each - beside / c.pp) if overlapped else each
-    return found
+    """Layers of every chunk, or what the lightest ones come to."""
+    return least_layers(load.layers, c) * (load.lightest or 1.0)
 
 
 def _goes_back(c: Configuration) -> bool:
@@ -181,11 +167,13 @@ class _Pipeline:
         back = _goes_back(c)
         # Once, for the ranks before; and for each micro-batch, beside layers.
         self.waits = _numbers(c.pp) * (chunk * (load.layer[0] + (load.layer[1] if back else 0.0)))
-        self.waits[1:] += load.first[0] + (load.first[1] if back else 0.0)
+        first, last = load.surely(least_layers(load.layers, c))
+        before = [load.first, *(x.passes for x in first)]
+        self.waits[1:] += sum(p[0] + (p[1] if back else 0.0) for p in before)
         self.extra = np.zeros(c.pp)
         self.extra += c.virtual_stages * load.at_ends
-        self.extra[0] += sum(load.first) - sum(load.chunk)
-        self.extra[rank_of_last_chunk(c)] += sum(load.last) - load.chunk[0]
+        self.extra[0] += sum(map(sum, before)) - sum(load.chunk)
+        self.extra[rank_of_last_chunk(c)] += sum(load.last) - load.chunk[0] + sum(sum(x.passes) for x in last)
 
     def most(self, t: float | _Floats) -> _Floats:
         """The most layers that each rank computes within t seconds, in its room: the best corner of what two numbers of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Final
 
 from planner.clock import Configuration
@@ -20,25 +20,37 @@ from planner.clock.stages import (
     layers_of,
     rank_of_last_chunk,
 )
-from planner.cost_models import HardwareProfile, optimizer_seconds
-from planner.cost_models.memory import Optimizer, Precision
+from planner.cost_models import HardwareProfile
 from planner.trace import Unit, Workload
+from planner.uniform.once import NOTHING, Once, Pair, once_of, updated
 
 __all__ = [
+    "LEAST_CHUNK",
     "Exchanged",
     "Load",
     "Pair",
     "exchanged_in",
     "exchanged_once",
     "least_handover",
+    "least_layers",
     "load_of",
     "room_of_ranks",
     "static_bytes",
 ]
 
+LEAST_CHUNK: Final = 0.5  # of an even share of the layers, rounded down, that every chunk has
 _UNLIKE: Final = 0.02  # relative, up to which the lightest layer stands for all
 
-Pair = tuple[float, float]  # of the forward and of the backward pass
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """What stands between layers, of which so many are `before` and `behind` it: seconds of its `passes`, the backward
+    one also `split` as gradients of values and of weights."""
+
+    before: int
+    behind: int
+    passes: Pair
+    split: Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +71,8 @@ class Load:
     it begins or ends with other units than layers.  Seconds of the units before the first layer (`first`) and behind
     the last one (`last`), and `total` of all; of that, `of_weights` makes gradients of weights.
 
-    `update`: seconds in which all weights are updated, once a step; `once`: in which gradients are summed and updated
-    weights gathered, of all units, and of the lightest that is summed last or gathered first.
+    `inner`: what stands between layers.  `update`: seconds in which all weights are
+    updated, once a step; `once`: what is exchanged and updated then, by where it stands.
     """
 
     layers: int
@@ -81,7 +93,14 @@ class Load:
     of_weights: float
     split: tuple[Pair, Pair, Pair]
     update: float
-    once: tuple[Pair, Pair] = ((0.0, 0.0), (0.0, 0.0))
+    once: Once = NOTHING
+    inner: tuple[Inner, ...] = ()
+
+    def surely(self, least: float) -> tuple[list[Inner], list[Inner]]:
+        """What stands in the first chunk, and in the last one, of a pipeline whose chunks have `least` layers or more,
+        wherever stages begin; a chunk ends with a layer."""
+        first = [x for x in self.inner if x.before < least]
+        return first, [x for x in self.inner if x.before >= least and x.behind <= least]
 
     @property
     def at_ends(self) -> float:
@@ -104,7 +123,8 @@ class Load:
             total=pair(self.total),
             of_weights=self.of_weights * factor,
             split=(pair(self.split[0]), pair(self.split[1]), pair(self.split[2])),
-            once=((0.0, 0.0), (0.0, 0.0)),
+            once=NOTHING,
+            inner=(),
         )
 
     def between(self, other: Load, share: float) -> Load:
@@ -154,12 +174,10 @@ def exchanged_in(ways: Sequence[Workload], c: Configuration, profile: HardwarePr
     return Exchanged(each(Exchanges.gather), each(Exchanges.scatter), each(Exchanges.summed))
 
 
-def exchanged_once(
-    workload: Workload, c: Configuration, profile: HardwareProfile, exchanged: Exchanged
-) -> tuple[Pair, Pair]:
+def exchanged_once(workload: Workload, c: Configuration, profile: HardwareProfile, exchanged: Exchanged) -> Once:
     """As `Load.once`, of this exchange."""
-    run = _alone(c)
-    return _Beside(workload, run, passes_of(workload, run, profile), exchanged).once_of(workload)
+    beside = _Beside(workload, c, passes_of(workload, _alone(c), profile), exchanged)
+    return once_of(workload, c, profile, (beside.sums, beside.gathers_once))
 
 
 def _alone(c: Configuration) -> Configuration:
@@ -227,10 +245,13 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile, exch
             beside.split_of(before, first[1]),
             beside.split_of(behind, last[1]),
         ),
-        update=_update(
-            sum((units[u].stored if c.zero else units[u].weights) * n for u, n in every.items()), c, profile
+        update=updated(workload, every, c, profile),
+        once=once_of(workload, c, profile, (beside.sums, beside.gathers_once), least),
+        inner=tuple(
+            Inner(sum(k < u for k in layers), sum(k > u for k in layers), both, beside.split_of((u,), both[1]))
+            for u in range(layers[0], layers[-1])
+            if u not in layers and any(both := spent({u: 1}))
         ),
-        once=beside.once_of(workload),
     )
 
 
@@ -263,18 +284,6 @@ def _shares(seconds: Sequence[float], counts: Sequence[int]) -> list[float]:
     """Of each kind of layer, of which there are so many, how much longer it takes than the mean."""
     mean = sum(s * n for s, n in zip(seconds, counts, strict=True)) / sum(counts)
     return [s / mean for s in seconds] if min(seconds) > 0 else [1.0] * len(seconds)
-
-
-def _update(elements: float, c: Configuration, profile: HardwareProfile) -> float:
-    """Seconds; a part of them takes no less than its share."""
-    if c.frozen:
-        return 0.0
-    return _updated(elements, "fp32" if c.weight_bytes == 4 else c.precision, c.optimizer, profile)
-
-
-@lru_cache(maxsize=65536)
-def _updated(elements: float, precision: Precision, optimizer: Optimizer, profile: HardwareProfile) -> float:
-    return float(optimizer_seconds(profile, elements, precision=precision, optimizer=optimizer, launches=0))
 
 
 def _copied(size: float, profile: HardwareProfile) -> float:
@@ -325,23 +334,30 @@ class _Beside:
         gathered, scattered = min(self.gathers[u] for u in layers), min(self.scatters[u] for u in layers)
         return (1 - self.added) * gathered, (1 - self.added) * scattered
 
-    def once_of(self, workload: Workload) -> tuple[Pair, Pair]:
-        """Gradients, and weights, of all units; and of the least that is summed last and gathered first: of a layer, or
-        of what stands before them."""
-        units, ends = counted_kinds(workload), {0, *counted_layers(workload)}
-        both = self.sums, self.gathers_once
-        gradients, weights = (sum(of[u] * n for u, n in units.items()) for of in both)
-        last, first = (min(of[u] for u in ends) for of in both)
-        return (gradients, weights), (last, first)
 
-
-def least_handover(workload: Workload, c: Configuration, profile: HardwareProfile) -> float:
-    """Seconds that handing activations to the next stage takes at least, beside computing; 0 where the sender waits."""
+def least_handover(workload: Workload, c: Configuration, profile: HardwareProfile) -> tuple[float, ...]:
+    """Seconds that handing activations to each chunk but the first takes at least, beside computing; 0 where the sender
+    waits."""
+    count = c.pp * c.virtual_stages
     if c.pp == 1 or not c.overlap_pipeline:
-        return 0.0
+        return (0.0,) * (count - 1)
     layers, passes = layers_of(workload), passes_of(workload, c, profile)
-    begun = {id(u): u for u in workload.units[layers[0] + 1 : layers[-1] + 1]}  # a chunk begins with one of these
-    return min((handover_seconds(workload, u, c.copies, passes) for u in begun.values()), default=0.0)
+    least = least_layers(len(layers), c)
+
+    def handed(k: int) -> float:
+        """To chunk k, before which there are at least so many layers, and behind which."""
+        begins = {kinds[layers[n - 1] + 1]: n for n in range(k * least, len(layers) - (count - k) * least + 1)}
+        units = (workload.units[layers[n - 1] + 1] for n in begins.values())
+        return min((handover_seconds(workload, u, c.copies, passes) for u in units), default=0.0)
+
+    kinds = kinds_of(workload)
+    return tuple(handed(k) for k in range(1, count))
+
+
+def least_layers(layers: int, c: Configuration) -> int:
+    """Of so many, those that every chunk of a member of a family has: half of an even share, rounded down, and one at
+    least."""
+    return max(1, math.floor(LEAST_CHUNK * layers / (c.pp * c.virtual_stages)))
 
 
 def static_bytes(load: Load, c: Configuration) -> float:

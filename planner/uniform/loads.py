@@ -10,6 +10,7 @@ from typing import Final
 from planner.clock import Configuration
 from planner.cost_models import HardwareProfile
 from planner.errors import InputError, UsageError
+from planner.trace import Workload
 from planner.uniform.load import Exchanged, Load, exchanged_in, exchanged_once, load_of
 from planner.uniform.sample import Sample
 from planner.uniform.space import group_sizes
@@ -45,6 +46,12 @@ class Loads:
         if key not in self._known:
             self._known[key] = self._made(c, exact=exact)
         return self._known[key]
+
+    def workload(self, c: Configuration, *, exact: bool) -> Workload:
+        """What the load of `c` is of.  UsageError, InputError where the model does not admit it."""
+        if not exact:
+            return self.sample.estimated(c)
+        return self.sample.in_groups(c) if self.sample.follows(c) else self.sample.workload(c)
 
     @property
     def longer(self) -> float:
@@ -100,10 +107,10 @@ class Loads:
 
     def _made(self, c: Configuration, *, exact: bool) -> Load | None:
         try:
+            workload = self.workload(c, exact=exact)
             if exact:
-                workload = self.sample.in_groups(c) if self.sample.follows(c) else self.sample.workload(c)
                 return load_of(workload, c, self.profile)
-            load = load_of(self.sample.estimated(c), c, self.profile, self._exchange(c, (c.shard_ranks,)))
+            load = load_of(workload, c, self.profile, self._exchange(c, (c.shard_ranks,)))
             return self._estimated(load)
         except (UsageError, InputError):
             return None

@@ -23,6 +23,7 @@ from planner.uniform.families import dealt, held_evenly, least_in_groups, least_
 from planner.uniform.found import Scored
 from planner.uniform.load import Load, least_handover
 from planner.uniform.loads import laid_out_as
+from planner.uniform.once import ByRank, once_by_rank, tied_seconds
 from planner.uniform.refine import least_share, refined
 from planner.uniform.sample import Sample
 from planner.uniform.space import FRACTIONS, Space, configurations, copied, groups, levels, scheduled
@@ -224,20 +225,25 @@ class _Proof:
         load = self.loads.of(c, exact=False)
         if load is not None and self.cut < _CUT:
             self.cut += c.shard_ranks is None
-            once = least_once(load, c, self.profile)
-            below, handover = self._step / (1 - self.loads.longer) - once, self._handover(c, exact=False)
-            known = bound / (1 - self.loads.longer) - once
+            less = 1 - self.loads.longer
+            beside = self._handover(c, exact=False), self._once(load, c, exact=False)
             cut = best_cut(
-                load, c, self.limit, below, handover, paths=self._paths, known=known, rounds=_ROUNDS_ESTIMATED
-            )
+                load, c, self.limit, self._step / less, *beside,
+                paths=self._paths, known=bound / less, rounds=_ROUNDS_ESTIMATED,
+            )  # fmt: skip
             if cut is not None:
-                bound = max(bound, (cut.seconds + once) * (1 - self.loads.longer))
+                bound = max(bound, cut.seconds * less)
         self._push(bound, self._exactly, c)
 
-    def _handover(self, c: Configuration, *, exact: bool) -> float:
+    def _handover(self, c: Configuration, *, exact: bool) -> tuple[float, ...]:
         over_all = c.with_(shard_ranks=None)  # whose activations lie alike
         workload = self.sample.workload(over_all) if exact else self.sample.estimated(over_all)
         return least_handover(workload, c, self.profile)
+
+    def _once(self, load: Load, c: Configuration, *, exact: bool) -> ByRank:
+        workload = self.loads.workload(c, exact=exact)
+        tied = tied_seconds(workload, c, self.profile)
+        return once_by_rank(load.once, least_once(load, c, self.profile), tied, c, self.profile)
 
     def _may_lay_out(self, bound: float, c: Configuration) -> bool:
         """Whether layouts of its own are still to be found for it, which takes longest; groups of ranks are counted
@@ -327,10 +333,10 @@ class _Proof:
         load = self.loads.of(c, exact=True)
         if load is None:
             return 0.0, None
-        once, less = least_once(load, c, self.profile), 1 - self.loads.slack(c)
-        below, handover = self._step / less - once, self._handover(c, exact=True)
-        cut = best_cut(load, c, self.limit, below, handover, paths=self._paths, whole=effort)
-        return (0.0, None) if cut is None else ((cut.seconds + once) * less, cut)
+        less = 1 - self.loads.slack(c)
+        beside = self._handover(c, exact=True), self._once(load, c, exact=True)
+        cut = best_cut(load, c, self.limit, self._step / less, *beside, paths=self._paths, whole=effort)
+        return (0.0, None) if cut is None else (cut.seconds * less, cut)
 
     def _seek(self, bound: float, c: Configuration, cut: Cut | None) -> None:
         """Looks for a member of a family that is faster than the best, where none takes less than the bound."""

@@ -194,14 +194,14 @@ def test_the_longest_path_is_the_step_and_no_path_is_longer_with_other_chunks(ca
     kinds = "FBW" if case.schedule in SPLIT else "FB"
     place = {stage: s for s, stage in enumerate(case.stages)}
 
-    sent = data.draw(st.integers(0, 3))
+    sent = tuple(data.draw(st.integers(0, 3)) for _ in case.transfers)
 
-    def length(path: NDArray[np.int64], transfers: int, of: Case) -> float:
+    def length(path: NDArray[np.int64], transfers: NDArray[np.int64], of: Case) -> float:
         passes = sum(n * of.seconds(kinds[kind], place[d, c]) for (d, kind, c), n in np.ndenumerate(path))
-        return passes + transfers * sent
+        return float(passes + transfers @ np.array(sent, np.int64))
 
-    seconds, passes, crossed = longest_path(case.schedule, case.chunks, case.micro_batches, float(sent))
-    free = replace(case, transfers=(sent,) * len(case.transfers), overlapped=True)
+    seconds, passes, crossed = longest_path(case.schedule, case.chunks, case.micro_batches, sent)
+    free = replace(case, transfers=sent, overlapped=True)
     assert seconds == free.run().total_s == length(passes, crossed, free)
     factor = data.draw(st.integers(1, 4))
     longer = [[replace(c, forward_s=c.forward_s * factor) for c in row] for row in case.chunks]

@@ -1,0 +1,165 @@
+"""What happens once a step on each rank of a pipeline, beside the passes: at least, and linear in the rank's layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from planner.clock import Configuration
+from planner.clock.passes import passes_of
+from planner.clock.stages import counted_kinds, counted_layers, layers_of, rank_of_last_chunk
+from planner.cost_models import HardwareProfile, optimizer_seconds
+from planner.cost_models.memory import Optimizer, Precision
+from planner.trace import Workload
+
+__all__ = ["NOTHING", "ByRank", "Once", "Pair", "least_exposed", "once_by_rank", "once_of", "tied_seconds", "updated"]
+
+Pair = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """Seconds in which gradients are summed, and updated weights gathered: of all units (`total`), of a layer, of what
+    stands before the first layer and behind the last one (`ends`); of what is summed last and gathered first on the
+    first rank of a pipeline (`first`), and at least on any (`least`).  `update`: seconds in which the weights of a
+    layer, and of both ends, are updated."""
+
+    total: Pair = (0.0, 0.0)
+    layer: Pair = (0.0, 0.0)
+    ends: tuple[Pair, Pair] = ((0.0, 0.0), (0.0, 0.0))
+    first: Pair = (0.0, 0.0)
+    least: Pair = (0.0, 0.0)
+    update: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
+NOTHING: Final = Once()
+
+
+@dataclass(frozen=True, slots=True)
+class ByRank:
+    """Seconds, at least: `least` of the rank that takes longest, and of each rank `layer` for each of its layers and
+    what it has `beside` them."""
+
+    least: float
+    layer: float
+    beside: tuple[float, ...]
+
+    def seconds(self, layers: Sequence[float]) -> float:
+        """Of a pipeline whose ranks have so many layers."""
+        return max(self.least, *(n * self.layer + b for n, b in zip(layers, self.beside, strict=True)))
+
+
+def once_of(
+    workload: Workload,
+    c: Configuration,
+    profile: HardwareProfile,
+    exchanged: tuple[Sequence[float], Sequence[float]],
+    least: Callable[[Iterable[float]], float] | None = None,
+) -> Once:
+    """`exchanged`: seconds in which gradients of each unit are summed, and its weights gathered; `least`: what of each
+    kind of layers is that of a layer (None: nothing is said of layers)."""
+    units, kinds, layers = counted_kinds(workload), counted_layers(workload), layers_of(workload)
+    ends = [dict.fromkeys(of, 1) for of in (range(layers[0]), range(layers[-1] + 1, len(workload.units)))]
+
+    def of_layer(each: Callable[[int], float]) -> float:
+        return 0.0 if least is None else least(map(each, kinds))
+
+    def summed(of: Mapping[int, int]) -> Pair:
+        sums, gathers = (sum(way[u] * n for u, n in of.items()) for way in exchanged)
+        return sums, gathers
+
+    every = _elements(workload, units, c)
+    rate = updated(workload, units, c, profile) / every if every else 0.0  # fewer elements take as long each, or longer
+
+    (layer_sums, layer_gathers) = (of_layer(way.__getitem__) for way in exchanged)
+    (least_sums, least_gathers) = (min(way[u] for u in {0, *kinds}) for way in exchanged)
+    return Once(
+        total=summed(units),
+        layer=(layer_sums, layer_gathers),
+        ends=(summed(ends[0]), summed(ends[1])),
+        first=(exchanged[0][0], exchanged[1][0]),
+        least=(least_sums, least_gathers),
+        update=(
+            of_layer(lambda u: rate * _elements(workload, {u: 1}, c)),
+            rate * _elements(workload, ends[0], c),
+            rate * _elements(workload, ends[1], c),
+        ),
+    )
+
+
+def updated(workload: Workload, of: Mapping[int, int], c: Configuration, profile: HardwareProfile) -> float:
+    """Seconds in which the weights of so many of these units are updated, all together."""
+    if c.frozen:
+        return 0.0
+    return _updated(_elements(workload, of, c), "fp32" if c.weight_bytes == 4 else c.precision, c.optimizer, profile)
+
+
+def _elements(workload: Workload, of: Mapping[int, int], c: Configuration) -> float:
+    """That a rank updates, of the weights of so many of these units."""
+    units = workload.units
+    return float(sum((units[u].stored if c.zero else units[u].weights) * n for u, n in of.items()))
+
+
+@lru_cache(maxsize=65536)
+def _updated(elements: float, precision: Precision, optimizer: Optimizer, profile: HardwareProfile) -> float:
+    return float(optimizer_seconds(profile, elements, precision=precision, optimizer=optimizer, launches=0))
+
+
+def least_exposed(once: Once, hiding: Pair, c: Configuration, profile: HardwareProfile) -> float:
+    """Seconds that sums and gathering add to a step of the mean rank; `hiding`: seconds of all units' backward and
+    forward passes, beside which they run.
+
+    Beside a collective computing runs slower by the factor of `contention`, so that of its seconds at least the share
+    1 - 1 / contention is added; of the first weights that are gathered, and of the last gradients, all is.
+    """
+    found = 0.0
+    for total, least, beside, added in zip(once.total, once.least, hiding, _added(c, profile), strict=True):
+        each = total / c.pp
+        if added == 1.0:
+            found += each
+        else:
+            found += max(least + added * (each - least) if each > least else each, each - beside / c.pp)
+    return found
+
+
+def once_by_rank(once: Once, least: float, tied: float, c: Configuration, profile: HardwareProfile) -> ByRank:
+    """`least`: seconds that are known of the rank that takes longest, the overhead of a step included; `tied`: of
+    weights that the first and the last rank both read (`tied_seconds`)."""
+    last = rank_of_last_chunk(c)
+    layer = once.update[0]
+    beside = [profile.host.step_overhead_s] * c.pp
+    for rank, update in zip((0, last), once.update[1:], strict=True):
+        beside[rank] += update + (tied if last else 0.0)
+    for way, added in enumerate(_added(c, profile)):
+        layer += added * once.layer[way]
+        for rank in range(c.pp):
+            begun = once.least if rank else once.first
+            beside[rank] += (1 - added) * begun[way]
+        for rank, end in zip((0, last), once.ends, strict=True):
+            beside[rank] += added * end[way]
+    return ByRank(least, layer, tuple(beside))
+
+
+def _added(c: Configuration, profile: HardwareProfile) -> Iterator[float]:
+    """The share of its seconds that a sum, or a gathering, adds to a step at least."""
+    shared = 1 - 1 / profile.framework.contention
+    for overlapped in (c.overlap_gradients, c.overlap_parameters):
+        yield shared if overlapped else 1.0
+
+
+def tied_seconds(workload: Workload, c: Configuration, profile: HardwareProfile) -> float:
+    """Seconds in which the first and the last rank of a pipeline sum gradients of weights that units before the first
+    layer and behind the last one read, as of an embedding that is the output layer too."""
+    last = rank_of_last_chunk(c)
+    if not workload.tied or not last or c.frozen:
+        return 0.0
+    layers, links = layers_of(workload), passes_of(workload, c, profile).exchanging(workload)
+    found = 0.0
+    for tied in workload.tied:
+        before, behind = (u < layers[0] for u in tied.units), (u > layers[-1] for u in tied.units)
+        ends = [(a, b) for a, b in zip(before, behind, strict=True)]
+        if all(a or b for a, b in ends) and any(a for a, _ in ends) and any(b for _, b in ends):
+            found += links.across((0, last), tied.stored * c.gradient_bytes)
+    return found
