@@ -24,6 +24,8 @@ _TOWARDS: Final = 0.5
 _ROUNDING: Final = 1e-9
 _CLOSE: Final = 5e-4  # relative, between the bound and what is simulated
 _MOMENTS: Final = 6  # of a rank's memory, those at which most is held with an even cut
+_RANKS: Final = 16  # at most, whose paths a program begins with
+_SLOW: Final = 3.0  # times as slow as it is, that a rank is to be on every longest path
 _SHORTEST: Final = 1e-9  # seconds, of passes that take none
 _GIB: Final = 2.0**30
 _DECIDING: Final = 1e-6  # relative, how much shorter than the step a path may be that decides on it
@@ -235,22 +237,31 @@ class CutProgram:
         """GiB that the ranks have no room for."""
         return float((self.rows @ layers - self.rooms).max(initial=0.0))
 
-    def simulated(self, layers: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Units that a cut takes, with the longest path there."""
+    def simulated(self, layers: np.ndarray, *, slow: int | None = None) -> tuple[float, Path]:
+        """Units that a cut takes, with the longest path there; where a rank is `slow`, if there is one."""
         saved, more = layers[: self.count], layers[self.count :]
         times = self.fixed + np.outer(saved + more, self.layer) + np.outer(more, self.again)
+        if slow is not None:
+            times[self.numbers[slow]] *= _SLOW
         chunks = [[_chunk(np.maximum(times[k], 0.0)) for k in row] for row in self.numbers]
         seconds, passes, crossed = longest_path(self.c.order, chunks, self.c.passes, self.handover.tolist())
-        return seconds + self.once.seconds((saved + more)[self.numbers].sum(axis=1)) / self.unit, passes, crossed
+        by_chunk = np.zeros((self.count, passes.shape[1]))
+        by_chunk[self.numbers] = passes.transpose(0, 2, 1)
+        beside = self.once.seconds((saved + more)[self.numbers].sum(axis=1)) / self.unit
+        return seconds + beside, (by_chunk, crossed)
 
     def meet(self, layers: np.ndarray) -> float:
         """Units that a cut takes; the longest path there is added: others of little less lead nowhere much sooner, and
         each takes its time in the programs."""
-        seconds, passes, crossed = self.simulated(layers)
-        by_chunk = np.zeros((self.count, passes.shape[1]))
-        by_chunk[self.numbers] = passes.transpose(0, 2, 1)
-        self.add((by_chunk, crossed))
+        seconds, path = self.simulated(layers)
+        self.add(path)
         return seconds
+
+    def of_ranks(self, layers: np.ndarray) -> list[Path]:
+        """The longest path where one rank is slow, of each: it waits for the rank, which does all its passes.  No cut
+        is short where a rank has too much to do, and to find these paths one by one takes many rounds."""
+        chosen = np.unique(np.linspace(0, self.c.pp - 1, min(self.c.pp, _RANKS)).astype(int))
+        return [self.simulated(layers, slow=rank)[1] for rank in chosen.tolist()]
 
     def add(self, path: Path) -> None:
         """The step takes at least its passes of each chunk and kind, and its times of handing over."""

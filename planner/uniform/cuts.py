@@ -28,8 +28,7 @@ __all__ = ["QUICK", "THOROUGH", "Cut", "Effort", "Paths", "best_cut"]
 _ROUNDS: Final = 60
 _ROUNDING: Final = 1e-9
 _CLOSE: Final = 5e-4  # relative, between the bound and what is simulated
-_ROUNDS_WHOLE: Final = 6
-_LEAST_RISE: Final = 5e-5  # relative: where a round of whole layers raises the bound by less, it is the last
+_LEAST_RISE: Final = 5e-5  # relative, of a bound: less is little
 _CHUNKS_WHOLE: Final = 64  # beyond that an integer program takes seconds for each step of its bound
 _ROUNDING_WHOLE: Final = 1e-5  # what an integer program takes for satisfied
 # Without cutting planes of its own: as many nodes prove as much in half of the time.
@@ -39,17 +38,20 @@ _PASSES: Final = 60_000  # of all micro-batches, that are simulated in some hund
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """`nodes` of each integer program: by nodes it ends the same way every time; `rounds` in which a rank's layers are
-    dealt to its chunks; so many cuts are `settled` in whole layers of chunks, by so many `moves` of one layer."""
+    """`nodes` of each integer program: by nodes it ends the same way every time; so many `programs`, one after the
+    other, and of them so many that raise the bound by little; `rounds` in which a rank's layers are dealt to its
+    chunks; so many cuts are `settled` in whole layers of chunks, by so many `moves` of one layer."""
 
     nodes: int
+    programs: int
+    flat: int
     rounds: int
     settled: int
     moves: int
 
 
-QUICK: Final = Effort(nodes=50, rounds=8, settled=2, moves=300)
-THOROUGH: Final = Effort(nodes=100, rounds=16, settled=2, moves=300)
+QUICK: Final = Effort(nodes=50, programs=4, flat=1, rounds=8, settled=2, moves=300)
+THOROUGH: Final = Effort(nodes=100, programs=8, flat=3, rounds=16, settled=2, moves=300)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,10 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """By schedule: the paths that were longest at the best cuts so far, and the last of these cuts."""
+    """By schedule: the path through all passes of each rank; those that were longest at the best cuts so far, and the
+    last of these cuts."""
 
+    of_ranks: dict[Hashable, list[Path]] = field(default_factory=dict)
     deciding: dict[Hashable, list[Path]] = field(default_factory=dict)
     cut: dict[Hashable, np.ndarray] = field(default_factory=dict)
 
@@ -109,7 +113,15 @@ def _in_parts(program: CutProgram, enough: float, rounds: int, known: float, pat
     key = c.order, c.pp, c.virtual_stages, c.passes
     for path in paths.deciding.get(key, ()):
         program.add(path)
-    found = program.descend(_start(program, paths.cut.get(key)), enough, rounds, known)
+    even = _even(program)
+    if key not in paths.of_ranks:
+        paths.of_ranks[key] = program.of_ranks(even)
+    for path in paths.of_ranks[key]:
+        program.add(path)
+    start = _start(program, paths.cut.get(key), even)
+    if start is not even:
+        program.meet(even)
+    found = program.descend(start, enough, rounds, known)
     if found.bound == float("inf"):
         return Cut(float("inf"), ())
     if found.bound:
@@ -117,10 +129,14 @@ def _in_parts(program: CutProgram, enough: float, rounds: int, known: float, pat
     return Cut(found.bound * program.unit * (1 - _ROUNDING), program.rounded(found.best))
 
 
-def _start(program: CutProgram, known: np.ndarray | None) -> np.ndarray:
-    """A cut to begin with: the one that is known of another family, or an even one."""
+def _even(program: CutProgram) -> np.ndarray:
+    """The cut whose chunks have as many layers each, none of which runs again."""
+    return np.concatenate([np.full(program.count, program.load.layers / program.count), np.zeros(program.count)])
+
+
+def _start(program: CutProgram, known: np.ndarray | None, even: np.ndarray) -> np.ndarray:
+    """A cut to begin with: the one that is known of another family, or else an even one."""
     load, count = program.load, program.count
-    even = np.concatenate([np.full(count, load.layers / count), np.zeros(count)])
     if known is None or abs(known.sum() - load.layers) > _ROUNDING * load.layers:
         return even
     if not (load.again or load.copied):
@@ -131,14 +147,17 @@ def _start(program: CutProgram, known: np.ndarray | None) -> np.ndarray:
 def _whole(program: CutProgram, parts: CutProgram, enough: float, cut: Cut, effort: Effort) -> Cut:
     """With whole layers on every rank, which `program` demands; `parts`: the one without that, which deals what a rank
     has to its chunks, and meets the paths there; `cut`: the best of it."""
-    bound, met = cut.seconds / program.unit, list[tuple[float, np.ndarray]]()
+    bound, met, flat = cut.seconds / program.unit, list[tuple[float, np.ndarray]](), 0
     program.solver.SetSolverSpecificParametersAsString(_SCIP.format(effort.nodes))
-    for _ in range(_ROUNDS_WHOLE):
+    for _ in range(effort.programs):
         status, before = program.solver.Solve(), bound
         if status == program.status.INFEASIBLE:
             return Cut(float("inf"), ())
         bound = max(bound, program.solver.Objective().BestBound())
         if status not in (program.status.OPTIMAL, program.status.FEASIBLE) or bound * program.unit >= enough:
+            break
+        flat += bool(met) and bound < before * (1 + _LEAST_RISE)
+        if flat > effort.flat:
             break
         found = parts.dealt(program.solution(), enough, effort.rounds)
         if found.bound == float("inf"):  # by what the programs take for satisfied
@@ -147,9 +166,7 @@ def _whole(program: CutProgram, parts: CutProgram, enough: float, cut: Cut, effo
             met.append((found.shortest, found.best))
         if bound >= min((seconds for seconds, _ in met), default=float("inf")) * (1 - _CLOSE):
             break
-        if len(met) > 1 and bound < before * (1 + _LEAST_RISE):
-            break
-        for path in parts.deciding(found):
+        for path in parts.paths[len(program.paths) :]:
             program.add(path)
     short = sorted((seconds, k) for k, (seconds, _) in enumerate(met) if seconds * program.unit < enough)
     settled = [parts.settled(met[k][1], effort.moves) for _, k in short[: effort.settled]]
