@@ -15,7 +15,8 @@ import numpy as np
 from planner.clock import Configuration
 from planner.cost_models.pipeline import ChunkTimes, dependencies, is_split, longest_path, stage_numbers
 from planner.uniform.families import layers_of_ranks, least_chunk
-from planner.uniform.load import Load, least_layers, room_of_ranks, static_bytes
+from planner.uniform.inner import least_layers
+from planner.uniform.load import Load, room_of_ranks, static_bytes
 from planner.uniform.once import ByRank
 
 __all__ = ["CutProgram", "Descent", "Path"]
@@ -72,9 +73,10 @@ class CutProgram:
         fixed[1:, 0] += gathered
         fixed[:-1, 1] += gathered
         fixed[1:, 1] += scattered
+        fewest = least_layers(load.layers, c)
         ends = [(0, first, load.split[1]), (self.count - 1, last, load.split[2])]
-        for at, inner in zip((0, self.count - 1), load.surely(least_layers(load.layers, c)), strict=True):
-            ends += [(at, x.passes, x.split) for x in inner]
+        ends += [(0, x.passes, x.split) for x in load.inner if x.in_first_chunk(fewest)]
+        ends += [(self.count - 1, x.passes, x.split) for x in load.inner if x.in_last_chunk(fewest)]
         for at, pair, parts in ends:
             fixed[at] += (pair[0], *parts) if self.split else pair
         self.fixed = fixed / self.unit

@@ -23,8 +23,9 @@ from planner.clock import Configuration
 from planner.clock.stages import chunks_of, rank_of_last_chunk
 from planner.cost_models import HardwareProfile
 from planner.cost_models.pipeline import device_order
-from planner.uniform.load import Load, least_layers, room_of_ranks, static_bytes
-from planner.uniform.once import Pair, least_exposed
+from planner.uniform.inner import Pair, least_layers
+from planner.uniform.load import Load, room_of_ranks, static_bytes
+from planner.uniform.once import least_exposed
 
 __all__ = [
     "dealt",
@@ -167,13 +168,14 @@ class _Pipeline:
         back = _goes_back(c)
         # Once, for the ranks before; and for each micro-batch, beside layers.
         self.waits = _numbers(c.pp) * (chunk * (load.layer[0] + (load.layer[1] if back else 0.0)))
-        first, last = load.surely(least_layers(load.layers, c))
-        before = [load.first, *(x.passes for x in first)]
+        least = least_layers(load.layers, c)
+        before = [load.first, *(x.passes for x in load.inner if x.in_first_chunk(least))]
+        behind = [load.last, *(x.passes for x in load.inner if x.in_last_chunk(least))]
         self.waits[1:] += sum(p[0] + (p[1] if back else 0.0) for p in before)
         self.extra = np.zeros(c.pp)
         self.extra += c.virtual_stages * load.at_ends
         self.extra[0] += sum(map(sum, before)) - sum(load.chunk)
-        self.extra[rank_of_last_chunk(c)] += sum(load.last) - load.chunk[0] + sum(sum(x.passes) for x in last)
+        self.extra[rank_of_last_chunk(c)] += sum(map(sum, behind)) - load.chunk[0]
 
     def most(self, t: float | _Floats) -> _Floats:
         """The most layers that each rank computes within t seconds, in its room: the best corner of what two numbers of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -22,35 +21,22 @@ from planner.clock.stages import (
 )
 from planner.cost_models import HardwareProfile
 from planner.trace import Unit, Workload
-from planner.uniform.once import NOTHING, Once, Pair, once_of, updated
+from planner.uniform.inner import Inner, Pair, least_layers
+from planner.uniform.once import NOTHING, Once, once_of, updated
 
 __all__ = [
-    "LEAST_CHUNK",
     "Exchanged",
     "Load",
     "Pair",
     "exchanged_in",
     "exchanged_once",
     "least_handover",
-    "least_layers",
     "load_of",
     "room_of_ranks",
     "static_bytes",
 ]
 
-LEAST_CHUNK: Final = 0.5  # of an even share of the layers, rounded down, that every chunk has
 _UNLIKE: Final = 0.02  # relative, up to which the lightest layer stands for all
-
-
-@dataclass(frozen=True, slots=True)
-class Inner:
-    """What stands between layers, of which so many are `before` and `behind` it: seconds of its `passes`, the backward
-    one also `split` as gradients of values and of weights."""
-
-    before: int
-    behind: int
-    passes: Pair
-    split: Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +81,6 @@ class Load:
     update: float
     once: Once = NOTHING
     inner: tuple[Inner, ...] = ()
-
-    def surely(self, least: float) -> tuple[list[Inner], list[Inner]]:
-        """What stands in the first chunk, and in the last one, of a pipeline whose chunks have `least` layers or more,
-        wherever stages begin; a chunk ends with a layer."""
-        first = [x for x in self.inner if x.before < least]
-        return first, [x for x in self.inner if x.before >= least and x.behind <= least]
 
     @property
     def at_ends(self) -> float:
@@ -177,7 +157,7 @@ def exchanged_in(ways: Sequence[Workload], c: Configuration, profile: HardwarePr
 def exchanged_once(workload: Workload, c: Configuration, profile: HardwareProfile, exchanged: Exchanged) -> Once:
     """As `Load.once`, of this exchange."""
     beside = _Beside(workload, c, passes_of(workload, _alone(c), profile), exchanged)
-    return once_of(workload, c, profile, (beside.sums, beside.gathers_once))
+    return once_of(workload, c, profile, (beside.sums, beside.gathers_once), beside.inner(workload))
 
 
 def _alone(c: Configuration) -> Configuration:
@@ -246,12 +226,8 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile, exch
             beside.split_of(behind, last[1]),
         ),
         update=updated(workload, every, c, profile),
-        once=once_of(workload, c, profile, (beside.sums, beside.gathers_once), least),
-        inner=tuple(
-            Inner(sum(k < u for k in layers), sum(k > u for k in layers), both, beside.split_of((u,), both[1]))
-            for u in range(layers[0], layers[-1])
-            if u not in layers and any(both := spent({u: 1}))
-        ),
+        once=once_of(workload, c, profile, (beside.sums, beside.gathers_once), beside.inner(workload), least),
+        inner=beside.inner(workload),
     )
 
 
@@ -330,6 +306,16 @@ class _Beside:
         weights = min(back, sum(self.times[u].weight_seconds for u in units))
         return back - weights, weights
 
+    def inner(self, workload: Workload) -> tuple[Inner, ...]:
+        """What stands between layers, with its passes as they are whatever runs again."""
+        layers, found = layers_of(workload), list[Inner]()
+        for u in range(layers[0] + 1, layers[-1]):
+            if u not in layers:
+                both = self.slowed(u, self.times[u].forward.seconds, self.times[u].backward.seconds)
+                before = sum(k < u for k in layers)
+                found.append(Inner(before, len(layers) - before, both, self.split_of((u,), both[1])))
+        return tuple(found)
+
     def at_ends(self, layers: Sequence[int]) -> Pair:
         gathered, scattered = min(self.gathers[u] for u in layers), min(self.scatters[u] for u in layers)
         return (1 - self.added) * gathered, (1 - self.added) * scattered
@@ -352,12 +338,6 @@ def least_handover(workload: Workload, c: Configuration, profile: HardwareProfil
 
     kinds = kinds_of(workload)
     return tuple(handed(k) for k in range(1, count))
-
-
-def least_layers(layers: int, c: Configuration) -> int:
-    """Of so many, those that every chunk of a member of a family has: half of an even share, rounded down, and one at
-    least."""
-    return max(1, math.floor(LEAST_CHUNK * layers / (c.pp * c.virtual_stages)))
 
 
 def static_bytes(load: Load, c: Configuration) -> float:

@@ -13,23 +13,23 @@ from planner.clock.stages import counted_kinds, counted_layers, layers_of, rank_
 from planner.cost_models import HardwareProfile, optimizer_seconds
 from planner.cost_models.memory import Optimizer, Precision
 from planner.trace import Workload
+from planner.uniform.inner import Inner, Pair, least_layers
 
-__all__ = ["NOTHING", "ByRank", "Once", "Pair", "least_exposed", "once_by_rank", "once_of", "tied_seconds", "updated"]
-
-Pair = tuple[float, float]
+__all__ = ["NOTHING", "ByRank", "Once", "least_exposed", "once_by_rank", "once_of", "tied_seconds", "updated"]
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
     """Seconds in which gradients are summed, and updated weights gathered: of all units (`total`), of a layer, of what
     stands before the first layer and behind the last one (`ends`); of what is summed last and gathered first on the
-    first rank of a pipeline (`first`), and at least on any (`least`).  `update`: seconds in which the weights of a
-    layer, and of both ends, are updated."""
+    first rank of a pipeline (`first`), on one that begins with a `layer`, and on any (`least`). `update`: seconds in
+    which the weights of a layer, and of both ends, are updated."""
 
     total: Pair = (0.0, 0.0)
     layer: Pair = (0.0, 0.0)
     ends: tuple[Pair, Pair] = ((0.0, 0.0), (0.0, 0.0))
     first: Pair = (0.0, 0.0)
+    begun: Pair = (0.0, 0.0)
     least: Pair = (0.0, 0.0)
     update: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
@@ -56,6 +56,7 @@ def once_of(
     c: Configuration,
     profile: HardwareProfile,
     exchanged: tuple[Sequence[float], Sequence[float]],
+    inner: Sequence[Inner],
     least: Callable[[Iterable[float]], float] | None = None,
 ) -> Once:
     """`exchanged`: seconds in which gradients of each unit are summed, and its weights gathered; `least`: what of each
@@ -74,13 +75,15 @@ def once_of(
     rate = updated(workload, units, c, profile) / every if every else 0.0  # fewer elements take as long each, or longer
 
     (layer_sums, layer_gathers) = (of_layer(way.__getitem__) for way in exchanged)
-    (least_sums, least_gathers) = (min(way[u] for u in {0, *kinds}) for way in exchanged)
+    begun = (min(exchanged[0][u] for u in kinds), min(exchanged[1][u] for u in kinds))
+    hidden = _hidden(begun, inner)
     return Once(
         total=summed(units),
         layer=(layer_sums, layer_gathers),
         ends=(summed(ends[0]), summed(ends[1])),
         first=(exchanged[0][0], exchanged[1][0]),
-        least=(least_sums, least_gathers),
+        begun=begun,
+        least=(min(exchanged[0][0], hidden[0]), min(exchanged[1][0], hidden[1])),
         update=(
             of_layer(lambda u: rate * _elements(workload, {u: 1}, c)),
             rate * _elements(workload, ends[0], c),
@@ -124,18 +127,37 @@ def least_exposed(once: Once, hiding: Pair, c: Configuration, profile: HardwareP
     return found
 
 
-def once_by_rank(once: Once, least: float, tied: float, c: Configuration, profile: HardwareProfile) -> ByRank:
-    """`least`: seconds that are known of the rank that takes longest, the overhead of a step included; `tied`: of
-    weights that the first and the last rank both read (`tied_seconds`)."""
-    last = rank_of_last_chunk(c)
+def _hidden(begun: Pair, inner: Iterable[Inner]) -> Pair:
+    """What is summed last and gathered first is that of a layer, or stands behind one of these, beside which it runs;
+    sums run beside the backward pass."""
+    longest = [max((x.passes[way] for x in inner), default=0.0) for way in (1, 0)]
+    return max(0.0, begun[0] - longest[0]), max(0.0, begun[1] - longest[1])
+
+
+def once_by_rank(
+    once: Once,
+    inner: Sequence[Inner],
+    layers: int,
+    least: float,
+    tied: float,
+    c: Configuration,
+    profile: HardwareProfile,
+) -> ByRank:
+    """Of a model of so many `layers`, with these units between them; `least`: seconds that are known of the rank that
+    takes longest, the overhead of a step included; `tied`: of weights that the first and the last rank both read
+    (`tied_seconds`)."""
+    last, fewest = rank_of_last_chunk(c), least_layers(layers, c)
+    count = c.pp * c.virtual_stages
+    first = [once.first] + [
+        _hidden(once.begun, [x for x in inner if x.begins(k, count, fewest)]) for k in range(1, c.pp)
+    ]
     layer = once.update[0]
     beside = [profile.host.step_overhead_s] * c.pp
     for rank, update in zip((0, last), once.update[1:], strict=True):
         beside[rank] += update + (tied if last else 0.0)
     for way, added in enumerate(_added(c, profile)):
         layer += added * once.layer[way]
-        for rank in range(c.pp):
-            begun = once.least if rank else once.first
+        for rank, begun in enumerate(first):
             beside[rank] += (1 - added) * begun[way]
         for rank, end in zip((0, last), once.ends, strict=True):
             beside[rank] += added * end[way]

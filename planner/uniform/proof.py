@@ -243,7 +243,8 @@ class _Proof:
     def _once(self, load: Load, c: Configuration, *, exact: bool) -> ByRank:
         workload = self.loads.workload(c, exact=exact)
         tied = tied_seconds(workload, c, self.profile)
-        return once_by_rank(load.once, least_once(load, c, self.profile), tied, c, self.profile)
+        least = least_once(load, c, self.profile)
+        return once_by_rank(load.once, load.inner, load.layers, least, tied, c, self.profile)
 
     def _may_lay_out(self, bound: float, c: Configuration) -> bool:
         """Whether layouts of its own are still to be found for it, which takes longest; groups of ranks are counted

@@ -28,7 +28,8 @@ from planner.uniform import Sample, Space, best_of, configurations, prove, refin
 from planner.uniform.cut_program import CutProgram, _rounded
 from planner.uniform.cuts import QUICK, THOROUGH, Effort, Paths, best_cut
 from planner.uniform.families import dealt, held_evenly, least_once, least_seconds
-from planner.uniform.load import LEAST_CHUNK, Load, least_handover, load_of
+from planner.uniform.inner import LEAST_CHUNK
+from planner.uniform.load import Load, least_handover, load_of
 from planner.uniform.loads import Loads
 from planner.uniform.once import ByRank, once_by_rank, tied_seconds
 from planner.uniform.space import groups, levels, schedules
@@ -149,7 +150,7 @@ def test_no_member_is_faster_than_the_bound_of_its_family(architecture: str, mac
 
 def once_of_ranks(load: Load, workload: Workload, c: Configuration, profile: HardwareProfile) -> ByRank:
     once = least_once(load, c, profile)
-    return once_by_rank(load.once, once, tied_seconds(workload, c, profile), c, profile)
+    return once_by_rank(load.once, load.inner, load.layers, once, tied_seconds(workload, c, profile), c, profile)
 
 
 @pytest.mark.parametrize(("architecture", "machine", "step"), [("gpt", "h100", 13), ("moe", "ascend-910b", 97)])
