@@ -69,9 +69,9 @@ class CutProgram:
         self.split = is_split(c.order)
         first, last = load.first, load.last
         fixed = np.zeros((self.count, 3 if self.split else 2))  # seconds of a chunk beside its layers
-        gathered, scattered = load.chunk
+        gathered, gathered_back, scattered = load.chunk
         fixed[1:, 0] += gathered
-        fixed[:-1, 1] += gathered
+        fixed[:-1, 1] += gathered_back
         fixed[1:, 1] += scattered
         fewest = least_layers(load.layers, c)
         ends = [(0, first, load.split[1]), (self.count - 1, last, load.split[2])]

@@ -73,7 +73,7 @@ def least_in_groups(
 
 def least_once(load: Load, c: Configuration, profile: HardwareProfile) -> float:
     """Seconds of what happens once a step beside the passes, at least."""
-    exposed = least_exposed(load.once, (load.total[1], load.total[0]), c, profile)
+    exposed = least_exposed(load.once, c, profile)
     return load.update / c.pp + profile.host.step_overhead_s + exposed
 
 
@@ -104,7 +104,10 @@ def _evenly(load: Load, c: Configuration) -> float:
     total += (c.pp * c.virtual_stages - 1) * load.at_ends
     if c.virtual_stages > 1:
         return m * total / c.pp
-    w = 1.0 if _goes_back(c) else min(p[0] / sum(p) for p in (load.layer, load.first, load.last) if sum(p))
+    if load.lightest is not None and not _goes_back(c):
+        return m * total / c.pp
+    parts = load.layer, load.first, load.last, *(x.passes for x in load.inner)
+    w = 1.0 if _goes_back(c) else min(p[0] / sum(p) for p in parts if sum(p))
     return w * total / (1 - max(0.0, 1 - w / m) ** c.pp)
 
 
@@ -174,8 +177,8 @@ class _Pipeline:
         self.waits[1:] += sum(p[0] + (p[1] if back else 0.0) for p in before)
         self.extra = np.zeros(c.pp)
         self.extra += c.virtual_stages * load.at_ends
-        self.extra[0] += sum(map(sum, before)) - sum(load.chunk)
-        self.extra[rank_of_last_chunk(c)] += sum(map(sum, behind)) - load.chunk[0]
+        self.extra[0] += sum(map(sum, before)) - load.chunk[0] - load.chunk[2]
+        self.extra[rank_of_last_chunk(c)] += sum(map(sum, behind)) - load.chunk[1]
 
     def most(self, t: float | _Floats) -> _Floats:
         """The most layers that each rank computes within t seconds, in its room: the best corner of what two numbers of

@@ -19,12 +19,14 @@ Pair = tuple[float, float]  # of the forward and of the backward pass
 @dataclass(frozen=True, slots=True)
 class Inner:
     """A unit between layers, of which so many are `before` and `behind` it: seconds of its `passes`, the backward one
-    also `split` as gradients of values and of weights.  A chunk ends with a layer, so that it may begin with this."""
+    also `split` as gradients of values and of weights; and the `longest` that they compute.  A chunk ends with a layer,
+    so that it may begin with this."""
 
     before: int
     behind: int
     passes: Pair
     split: Pair
+    longest: Pair
 
     def in_first_chunk(self, least: int) -> bool:
         """Whether it always is, where every chunk has so many layers or more."""

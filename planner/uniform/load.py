@@ -22,7 +22,7 @@ from planner.clock.stages import (
 from planner.cost_models import HardwareProfile
 from planner.trace import Unit, Workload
 from planner.uniform.inner import Inner, Pair, least_layers
-from planner.uniform.once import NOTHING, Once, once_of, updated
+from planner.uniform.once import NOTHING, Once, added_share, not_hidden, once_of, updated
 
 __all__ = [
     "Exchanged",
@@ -72,7 +72,7 @@ class Load:
     stored: float
     beside: float
     ends: tuple[Pair, Pair]
-    chunk: Pair
+    chunk: tuple[float, float, float]
     first: Pair
     last: Pair
     total: Pair
@@ -85,7 +85,7 @@ class Load:
     @property
     def at_ends(self) -> float:
         """Seconds of a chunk forward and back beside its layers."""
-        return 2 * self.chunk[0] + self.chunk[1]
+        return sum(self.chunk)
 
     def scaled(self, factor: float) -> Load:
         """Of so many times the samples, at the same rate; without what is exchanged."""
@@ -97,7 +97,7 @@ class Load:
             self,
             layer=pair(self.layer),
             again=self.again * factor,
-            chunk=(0.0, 0.0),
+            chunk=(0.0, 0.0, 0.0),
             first=pair(self.first),
             last=pair(self.last),
             total=pair(self.total),
@@ -157,7 +157,8 @@ def exchanged_in(ways: Sequence[Workload], c: Configuration, profile: HardwarePr
 def exchanged_once(workload: Workload, c: Configuration, profile: HardwareProfile, exchanged: Exchanged) -> Once:
     """As `Load.once`, of this exchange."""
     beside = _Beside(workload, c, passes_of(workload, _alone(c), profile), exchanged)
-    return once_of(workload, c, profile, (beside.sums, beside.gathers_once), beside.inner(workload))
+    exchange = beside.sums, beside.gathers_once
+    return once_of(workload, c, profile, exchange, passes_of(workload, _alone(c), profile), beside.inner(workload))
 
 
 def _alone(c: Configuration) -> Configuration:
@@ -189,8 +190,6 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile, exch
     kinds = list(counted)
     each = [spent({u: 1}) for u in kinds]
     alike = _alike([f for f, _ in each]) and _alike([b for _, b in each])
-    if not alike:  # of a chunk, the longer of computing and exchanging is less than that of each layer
-        each = [beside.slowed(u, times[u].forward.seconds, back(u)) for u in kinds]
     shares = [1.0] * len(kinds) if alike else _shares([f for f, _ in each], list(counted.values()))
 
     def least(of: Iterable[float]) -> float:
@@ -202,7 +201,7 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile, exch
 
     values, of_weights = zip(*(beside.split(u, b) for u, (_, b) in zip(kinds, each, strict=True)), strict=True)
     before, behind = (dict.fromkeys(ends, 1) for ends in (range(layers[0]), range(layers[-1] + 1, len(units))))
-    first, last = spent(before), spent(behind)
+    first, last = beside.at_first(spent(before), before), beside.at_last(spent(behind), behind)
     return Load(
         layers=len(layers),
         lightest=None if alike else min(shares),
@@ -215,7 +214,7 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile, exch
         stored=least(units[u].stored for u in kinds),
         beside=_beside(workload, c),
         ends=(_elements(workload, before), _elements(workload, behind)),
-        chunk=beside.at_ends(kinds),
+        chunk=beside.at_ends(kinds, beside.inner(workload)),
         first=first,
         last=last,
         total=spent(every),
@@ -226,7 +225,7 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile, exch
             beside.split_of(behind, last[1]),
         ),
         update=updated(workload, every, c, profile),
-        once=once_of(workload, c, profile, (beside.sums, beside.gathers_once), beside.inner(workload), least),
+        once=once_of(workload, c, profile, (beside.sums, beside.gathers_once), passes, beside.inner(workload), least),
         inner=beside.inner(workload),
     )
 
@@ -270,33 +269,45 @@ def _copied(size: float, profile: HardwareProfile) -> float:
 class _Beside:
     """Seconds of what data-parallel ranks exchange, and what these add to computing at least.
 
-    Beside a collective computing runs slower by the factor of `contention`, so that of its seconds at least the share
-    1 - 1 / contention is added; of the first weights that are gathered in a pass, and of the last gradients, all is.
+    A pass through a chunk takes as long as what is exchanged in it, or longer.  It also takes as long as computing, of
+    which collectives slow what runs beside them by the factor of `contention`, so that the share 1 - 1 / contention of
+    their seconds is added; and of the first weights that are gathered in it, and of the last gradients, all is.  Of all
+    chunks the one or the other bounds the forward passes, and the backward passes, whichever is more in sum: the longer
+    of both unit by unit may be longer than a chunk, where one unit hides beside another.
     """
 
     def __init__(self, workload: Workload, c: Configuration, passes: Passes, exchanged: Exchanged) -> None:
         none = [0.0] * len(workload.units)
-        self.times, self.added = passes.units, 1 - 1 / passes.profile.framework.contention
+        self.times, self.profile, self.added = passes.units, passes.profile, added_share(passes.profile)
         self.gathers = exchanged.gathers if c.zero == 3 else none
-        self.scatters = exchanged.scatters if c.scatters_every_pass else none
+        self.scatters = exchanged.scatters if c.scatters_every_pass and not c.frozen else none
         self.sums = none if c.frozen else exchanged.sums
         self.gathers_once = none if c.frozen or c.zero == 3 else exchanged.gathers
+        every = counted_kinds(workload)
+        gathered, both = self._exchanged(every)
+        self.sent = tuple(
+            (1 - self.added) * seconds > sum(self._computed(u)[way] * n for u, n in every.items())
+            for way, seconds in enumerate((gathered, both))
+        )
+
+    def _computed(self, u: int) -> Pair:
+        return self.times[u].forward.seconds, self.times[u].backward.seconds
+
+    def _exchanged(self, units: Mapping[int, int]) -> Pair:
+        gathered = sum(self.gathers[u] * n for u, n in units.items())
+        return gathered, gathered + sum(self.scatters[u] * n for u, n in units.items())
 
     def passes(self, units: Mapping[int, int], forward: float, back: float) -> Pair:
-        """The passes of so many of these units, with what is exchanged in them."""
-        gathered = sum(self.gathers[u] * n for u, n in units.items())
-        both = gathered + sum(self.scatters[u] * n for u, n in units.items())
-        return max(forward + self.added * gathered, gathered), max(back + self.added * both, both)
+        """The passes of so many of these units, which compute so long, with what is exchanged in them."""
+        gathered, both = self._exchanged(units)
+        return (
+            gathered if self.sent[0] else forward + self.added * gathered,
+            both if self.sent[1] else back + self.added * both,
+        )
 
     def adding(self, u: int) -> float:
-        """What running a unit again adds; none where it may hide beside what is exchanged."""
-        times = self.times[u]
-        both = self.gathers[u] + self.scatters[u]
-        return 0.0 if both * (1 - self.added) > times.backward.seconds else times.again.seconds
-
-    def slowed(self, u: int, forward: float, back: float) -> Pair:
-        """The passes of a unit, with what computing loses beside what is exchanged."""
-        return forward + self.added * self.gathers[u], back + self.added * (self.gathers[u] + self.scatters[u])
+        """What running a unit again adds; none where exchanging bounds the pass."""
+        return 0.0 if self.sent[1] else self.times[u].again.seconds
 
     def split(self, u: int, back: float) -> Pair:
         return self.split_of((u,), back)
@@ -311,14 +322,33 @@ class _Beside:
         layers, found = layers_of(workload), list[Inner]()
         for u in range(layers[0] + 1, layers[-1]):
             if u not in layers:
-                both = self.slowed(u, self.times[u].forward.seconds, self.times[u].backward.seconds)
-                before = sum(k < u for k in layers)
-                found.append(Inner(before, len(layers) - before, both, self.split_of((u,), both[1])))
+                both = self.passes({u: 1}, *self._computed(u))
+                before, longest = sum(k < u for k in layers), (self.times[u].forward.seconds, self.times[u].back)
+                found.append(Inner(before, len(layers) - before, both, self.split_of((u,), both[1]), longest))
         return tuple(found)
 
-    def at_ends(self, layers: Sequence[int]) -> Pair:
+    def at_ends(self, layers: Sequence[int], inner: Sequence[Inner]) -> tuple[float, float, float]:
+        """What a chunk waits for first, forward and back, and last: of a layer, beside which nothing is computed but
+        what may stand at the end of a chunk before it."""
         gathered, scattered = min(self.gathers[u] for u in layers), min(self.scatters[u] for u in layers)
-        return (1 - self.added) * gathered, (1 - self.added) * scattered
+        before = not_hidden((scattered, gathered), inner, self.profile)
+        forward, first, last = before[1], gathered, before[0]
+        return self._waited(0, forward), self._waited(1, first), self._waited(1, last)
+
+    def _waited(self, way: int, seconds: float) -> float:
+        return 0.0 if self.sent[way] else (1 - self.added) * seconds
+
+    def at_first(self, both: Pair, units: Mapping[int, int]) -> Pair:
+        """The passes of what stands before the first layer, of which the first weights and the last gradients are."""
+        first = min(units, default=None)
+        if first is None:
+            return both
+        return both[0] + self._waited(0, self.gathers[first]), both[1] + self._waited(1, self.scatters[first])
+
+    def at_last(self, both: Pair, units: Mapping[int, int]) -> Pair:
+        """The passes of what stands behind the last layer, of which the first weights are on the way back."""
+        last = max(units, default=None)
+        return both if last is None else (both[0], both[1] + self._waited(1, self.gathers[last]))
 
 
 def least_handover(workload: Workload, c: Configuration, profile: HardwareProfile) -> tuple[float, ...]:

@@ -8,22 +8,34 @@ from functools import lru_cache
 from typing import Final
 
 from planner.clock import Configuration
-from planner.clock.passes import passes_of
+from planner.clock.passes import Passes, passes_of
 from planner.clock.stages import counted_kinds, counted_layers, layers_of, rank_of_last_chunk
 from planner.cost_models import HardwareProfile, optimizer_seconds
 from planner.cost_models.memory import Optimizer, Precision
 from planner.trace import Workload
 from planner.uniform.inner import Inner, Pair, least_layers
 
-__all__ = ["NOTHING", "ByRank", "Once", "least_exposed", "once_by_rank", "once_of", "tied_seconds", "updated"]
+__all__ = [
+    "NOTHING",
+    "ByRank",
+    "Once",
+    "added_share",
+    "least_exposed",
+    "not_hidden",
+    "once_by_rank",
+    "once_of",
+    "tied_seconds",
+    "updated",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Once:
     """Seconds in which gradients are summed, and updated weights gathered: of all units (`total`), of a layer, of what
     stands before the first layer and behind the last one (`ends`); of what is summed last and gathered first on the
-    first rank of a pipeline (`first`), on one that begins with a `layer`, and on any (`least`). `update`: seconds in
-    which the weights of a layer, and of both ends, are updated."""
+    first rank of a pipeline (`first`), on one that begins with a layer (`begun`), and on any (`least`). `update`:
+    seconds in which the weights of a layer, and of both ends, are updated; `hiding`: seconds of all backward, and
+    forward, passes, at most, with what may run again."""
 
     total: Pair = (0.0, 0.0)
     layer: Pair = (0.0, 0.0)
@@ -31,6 +43,7 @@ class Once:
     first: Pair = (0.0, 0.0)
     begun: Pair = (0.0, 0.0)
     least: Pair = (0.0, 0.0)
+    hiding: Pair = (0.0, 0.0)
     update: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
@@ -56,6 +69,7 @@ def once_of(
     c: Configuration,
     profile: HardwareProfile,
     exchanged: tuple[Sequence[float], Sequence[float]],
+    passes: Passes,
     inner: Sequence[Inner],
     least: Callable[[Iterable[float]], float] | None = None,
 ) -> Once:
@@ -76,13 +90,17 @@ def once_of(
 
     (layer_sums, layer_gathers) = (of_layer(way.__getitem__) for way in exchanged)
     begun = (min(exchanged[0][u] for u in kinds), min(exchanged[1][u] for u in kinds))
-    hidden = _hidden(begun, inner)
+    hidden = not_hidden(begun, inner, profile)
     return Once(
         total=summed(units),
         layer=(layer_sums, layer_gathers),
         ends=(summed(ends[0]), summed(ends[1])),
         first=(exchanged[0][0], exchanged[1][0]),
         begun=begun,
+        hiding=(
+            sum(passes.units[u].back * n for u, n in units.items()),
+            sum(passes.units[u].forward.seconds * n for u, n in units.items()),
+        ),
         least=(min(exchanged[0][0], hidden[0]), min(exchanged[1][0], hidden[1])),
         update=(
             of_layer(lambda u: rate * _elements(workload, {u: 1}, c)),
@@ -110,15 +128,14 @@ def _updated(elements: float, precision: Precision, optimizer: Optimizer, profil
     return float(optimizer_seconds(profile, elements, precision=precision, optimizer=optimizer, launches=0))
 
 
-def least_exposed(once: Once, hiding: Pair, c: Configuration, profile: HardwareProfile) -> float:
-    """Seconds that sums and gathering add to a step of the mean rank; `hiding`: seconds of all units' backward and
-    forward passes, beside which they run.
+def least_exposed(once: Once, c: Configuration, profile: HardwareProfile) -> float:
+    """Seconds that sums and gathering add to a step of the mean rank.
 
     Beside a collective computing runs slower by the factor of `contention`, so that of its seconds at least the share
     1 - 1 / contention is added; of the first weights that are gathered, and of the last gradients, all is.
     """
     found = 0.0
-    for total, least, beside, added in zip(once.total, once.least, hiding, _added(c, profile), strict=True):
+    for total, least, beside, added in zip(once.total, once.least, once.hiding, _added(c, profile), strict=True):
         each = total / c.pp
         if added == 1.0:
             found += each
@@ -127,11 +144,12 @@ def least_exposed(once: Once, hiding: Pair, c: Configuration, profile: HardwareP
     return found
 
 
-def _hidden(begun: Pair, inner: Iterable[Inner]) -> Pair:
-    """What is summed last and gathered first is that of a layer, or stands behind one of these, beside which it runs;
-    sums run beside the backward pass."""
-    longest = [max((x.passes[way] for x in inner), default=0.0) for way in (1, 0)]
-    return max(0.0, begun[0] - longest[0]), max(0.0, begun[1] - longest[1])
+def not_hidden(begun: Pair, inner: Iterable[Inner], profile: HardwareProfile) -> Pair:
+    """Of what is summed last and gathered first, where that is of a layer which may stand behind one of these: what is
+    not exchanged beside their passes, which take longer for it; sums run beside the backward pass."""
+    slowed = profile.framework.contention
+    sums, gathers = (slowed * max((x.longest[way] for x in inner), default=0.0) for way in (1, 0))
+    return max(0.0, begun[0] - sums), max(0.0, begun[1] - gathers)
 
 
 def once_by_rank(
@@ -149,7 +167,7 @@ def once_by_rank(
     last, fewest = rank_of_last_chunk(c), least_layers(layers, c)
     count = c.pp * c.virtual_stages
     first = [once.first] + [
-        _hidden(once.begun, [x for x in inner if x.begins(k, count, fewest)]) for k in range(1, c.pp)
+        not_hidden(once.begun, [x for x in inner if x.begins(k, count, fewest)], profile) for k in range(1, c.pp)
     ]
     layer = once.update[0]
     beside = [profile.host.step_overhead_s] * c.pp
@@ -166,9 +184,14 @@ def once_by_rank(
 
 def _added(c: Configuration, profile: HardwareProfile) -> Iterator[float]:
     """The share of its seconds that a sum, or a gathering, adds to a step at least."""
-    shared = 1 - 1 / profile.framework.contention
+    shared = added_share(profile)
     for overlapped in (c.overlap_gradients, c.overlap_parameters):
         yield shared if overlapped else 1.0
+
+
+def added_share(profile: HardwareProfile) -> float:
+    """Of the seconds of a collective, what it adds to computing that runs beside it, at least."""
+    return 1 - 1 / profile.framework.contention
 
 
 def tied_seconds(workload: Workload, c: Configuration, profile: HardwareProfile) -> float:

@@ -20,6 +20,7 @@ from planner.builder import build
 from planner.cli.main import main
 from planner.clock import Configuration, Prediction, predict
 from planner.cost_models import HardwareProfile, load_profile
+from planner.cost_models.pipeline import GradientBucket, gradient_sync, zero3_forward
 from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
 from planner.planning.schemes import parse_strategy, spelled
@@ -28,10 +29,10 @@ from planner.uniform import Sample, Space, best_of, configurations, prove, refin
 from planner.uniform.cut_program import CutProgram, _rounded
 from planner.uniform.cuts import QUICK, THOROUGH, Effort, Paths, best_cut
 from planner.uniform.families import dealt, held_evenly, least_once, least_seconds
-from planner.uniform.inner import LEAST_CHUNK
+from planner.uniform.inner import LEAST_CHUNK, Inner
 from planner.uniform.load import Load, least_handover, load_of
 from planner.uniform.loads import Loads
-from planner.uniform.once import ByRank, once_by_rank, tied_seconds
+from planner.uniform.once import ByRank, added_share, not_hidden, once_by_rank, tied_seconds
 from planner.uniform.space import groups, levels, schedules
 
 GPT2 = Path(__file__).parents[2] / "sample_graphs" / "gpt2_small.onnx"
@@ -219,6 +220,67 @@ def test_the_bound_of_a_cut_is_near_the_best_one(schedule: str, layout: str) -> 
     found = best_cut(load, c, None, inf, handed, once_of_ranks(load, workload, c, profile), whole=QUICK)
     assert found is not None
     assert best * 0.99 <= found.seconds <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "dp=8,pp=2,micro_batch=1,zero=3,recompute=full",
+        "tp=2,cp=2,pp=4,vpp=3,micro_batch=4,zero=3,sp=false,recompute=selective",
+        "tp=2,cp=4,pp=2,micro_batch=4,zero=2,sp=false,schedule=zb-v,frozen=true",
+        "dp=8,pp=2,micro_batch=1,zero=2,schedule=zb-h1",
+    ],
+)
+def test_a_unit_may_hide_what_another_one_exchanges(layout: str) -> None:
+    """What is gathered and scattered in every pass, for one unit, runs beside another one's computing: a chunk takes as
+    long as either in sum, not as the longer of both unit by unit.  Where weights are frozen nothing is scattered."""
+    profile = MACHINES["ascend-910b"]
+    sample = Sample(import_bytes(GPT2.read_bytes(), name="gpt2", batch=64), profile)
+    c = parse_strategy(f"megatron:{layout},gradient_bytes=2", devices=16, batch=64)
+    workload = sample.workload(c)
+    load, handed = load_of(workload, c, profile), least_handover(workload, c, profile)
+    every = list(cuts(sample.layers, c.pp * c.virtual_stages))
+    best = min(
+        predict(workload, c.with_(stage_layers=cut), profile).step_time_s
+        for cut in random.Random(0).sample(every, min(60, len(every)))
+    )
+    found = best_cut(load, c, None, inf, handed, once_of_ranks(load, workload, c, profile), whole=QUICK)
+    assert found is not None
+    assert least_seconds(load, c, profile, None, inf) <= best * (1 + 1e-9)
+    assert best * 0.9 <= found.seconds <= best * (1 + 1e-9)
+
+
+def test_gradients_are_summed_beside_what_runs_again_too() -> None:
+    """Where blocks run again because memory asks for it, the backward pass hides more of the sums than one that is as
+    short as can be."""
+    profile = load_profile("l4")
+    sizes = {"layers": 16, "hidden": 768, "heads": 12, "batch": 256}
+    sample = Sample(import_bytes(build("vit", sizes).SerializeToString(), name="vit"), profile)
+    layout = "dp=64,pp=2,micro_batch=4,recompute=full,recompute_blocks=0.5,zero=0"
+    c = parse_strategy(f"megatron:{layout}", devices=128, batch=256)
+    workload = sample.workload(c)
+    every = c.with_(stage_layers=(8, 8), recompute_layers=(8, 8), recompute_blocks=1.0)
+    again = predict(workload, every, profile)
+    load, handed = load_of(workload, c, profile), least_handover(workload, c, profile)
+    once = once_of_ranks(load, workload, c, profile)
+    found = best_cut(load, c, again.allocated_bytes, inf, handed, once, whole=QUICK)
+    assert found is not None
+    assert found.seconds <= again.step_time_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seconds", [60e-6, 200e-6, 600e-6])
+def test_a_unit_that_begins_a_chunk_hides_what_its_first_layer_exchanges(seconds: float) -> None:
+    """Before the layer's sum, or gathering, nothing else runs; the unit runs beside it, at the speed that is left."""
+    profile, layer, sent = MACHINES["h100"], 400e-6, 300e-6
+    slowed = profile.framework.contention
+    inner = Inner(2, 2, (seconds, seconds), (seconds, 0.0), (seconds, seconds))
+    sums, gathers = not_hidden((sent, sent), [inner], profile)
+    added = added_share(profile) * 3 * sent
+    buckets = [GradientBucket(k, 1.0) for k in range(1, 5)]
+    back = gradient_sync([layer] * 3 + [seconds], buckets, [sent] * 3 + [0.0], contention=slowed)
+    assert added + (1 - added_share(profile)) * sums <= back.exposed_s * (1 + 1e-9)
+    forward = zero3_forward([seconds] + [layer] * 3, [0.0] + [sent] * 3, prefetch=4, contention=slowed)
+    assert added + (1 - added_share(profile)) * gathers <= forward.exposed_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("schedule", "layers"), [("zb-v", 9), ("interleaved,vpp=2", 9), ("interleaved,vpp=3", 11)])
