@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final
 
 from planner.clock import Configuration
@@ -53,12 +54,12 @@ class Load:
     as they are `stored`.  `beside`: bytes that a rank holds beside all that while it computes;
     `ends`: elements of weights before the first layer and behind the last one, as they are read and as they are stored.
 
-    `chunk`: seconds that the first gathering and the last scattering of a pass through a chunk are waited for, unless
-    it begins or ends with other units than layers.  Seconds of the units before the first layer (`first`) and behind
-    the last one (`last`), and `total` of all; of that, `of_weights` makes gradients of weights.
+    `chunk`: seconds that a pass through a chunk waits for its first gathering, forward and back, and for its last
+    scattering, unless it begins or ends with other units than layers. Seconds of the units before the first layer
+    (`first`) and behind the last one (`last`), and `total` of all; of that, `of_weights` makes gradients of weights.
 
-    `inner`: what stands between layers.  `update`: seconds in which all weights are
-    updated, once a step; `once`: what is exchanged and updated then, by where it stands.
+    `inner`: what stands between layers.  `update`: seconds in which all weights are updated, once a step; `once`: what
+    is exchanged and updated then, by where it stands.
     """
 
     layers: int
@@ -156,9 +157,9 @@ def exchanged_in(ways: Sequence[Workload], c: Configuration, profile: HardwarePr
 
 def exchanged_once(workload: Workload, c: Configuration, profile: HardwareProfile, exchanged: Exchanged) -> Once:
     """As `Load.once`, of this exchange."""
-    beside = _Beside(workload, c, passes_of(workload, _alone(c), profile), exchanged)
-    exchange = beside.sums, beside.gathers_once
-    return once_of(workload, c, profile, exchange, passes_of(workload, _alone(c), profile), beside.inner(workload))
+    passes = passes_of(workload, _alone(c), profile)
+    beside = _Beside(workload, c, passes, exchanged)
+    return once_of(workload, c, profile, (beside.sums, beside.gathers_once), passes, beside.inner(workload))
 
 
 def _alone(c: Configuration) -> Configuration:
@@ -186,7 +187,7 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile, exch
             of, sum(times[u].forward.seconds * n for u, n in of.items()), sum(back(u) * n for u, n in of.items())
         )
 
-    counted = counted_layers(workload)
+    inner, counted = beside.inner(workload), counted_layers(workload)
     kinds = list(counted)
     each = [spent({u: 1}) for u in kinds]
     alike = _alike([f for f, _ in each]) and _alike([b for _, b in each])
@@ -214,7 +215,7 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile, exch
         stored=least(units[u].stored for u in kinds),
         beside=_beside(workload, c),
         ends=(_elements(workload, before), _elements(workload, behind)),
-        chunk=beside.at_ends(kinds, beside.inner(workload)),
+        chunk=beside.at_ends(kinds, inner),
         first=first,
         last=last,
         total=spent(every),
@@ -225,8 +226,8 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile, exch
             beside.split_of(behind, last[1]),
         ),
         update=updated(workload, every, c, profile),
-        once=once_of(workload, c, profile, (beside.sums, beside.gathers_once), passes, beside.inner(workload), least),
-        inner=beside.inner(workload),
+        once=once_of(workload, c, profile, (beside.sums, beside.gathers_once), passes, inner, least),
+        inner=inner,
     )
 
 
@@ -320,10 +321,10 @@ class _Beside:
     def inner(self, workload: Workload) -> tuple[Inner, ...]:
         """What stands between layers, with its passes as they are whatever runs again."""
         layers, found = layers_of(workload), list[Inner]()
-        for u in range(layers[0] + 1, layers[-1]):
-            if u not in layers:
+        for before, (layer, following) in enumerate(pairwise(layers), 1):
+            for u in range(layer + 1, following):
                 both = self.passes({u: 1}, *self._computed(u))
-                before, longest = sum(k < u for k in layers), (self.times[u].forward.seconds, self.times[u].back)
+                longest = self.times[u].forward.seconds, self.times[u].back
                 found.append(Inner(before, len(layers) - before, both, self.split_of((u,), both[1]), longest))
         return tuple(found)
 
@@ -331,9 +332,8 @@ class _Beside:
         """What a chunk waits for first, forward and back, and last: of a layer, beside which nothing is computed but
         what may stand at the end of a chunk before it."""
         gathered, scattered = min(self.gathers[u] for u in layers), min(self.scatters[u] for u in layers)
-        before = not_hidden((scattered, gathered), inner, self.profile)
-        forward, first, last = before[1], gathered, before[0]
-        return self._waited(0, forward), self._waited(1, first), self._waited(1, last)
+        last, first = not_hidden((scattered, gathered), inner, self.profile)
+        return self._waited(0, first), self._waited(1, gathered), self._waited(1, last)
 
     def _waited(self, way: int, seconds: float) -> float:
         return 0.0 if self.sent[way] else (1 - self.added) * seconds

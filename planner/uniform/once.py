@@ -88,7 +88,7 @@ def once_of(
     every = _elements(workload, units, c)
     rate = updated(workload, units, c, profile) / every if every else 0.0  # fewer elements take as long each, or longer
 
-    (layer_sums, layer_gathers) = (of_layer(way.__getitem__) for way in exchanged)
+    layer_sums, layer_gathers = (of_layer(way.__getitem__) for way in exchanged)
     begun = (min(exchanged[0][u] for u in kinds), min(exchanged[1][u] for u in kinds))
     hidden = not_hidden(begun, inner, profile)
     return Once(
@@ -201,10 +201,9 @@ def tied_seconds(workload: Workload, c: Configuration, profile: HardwareProfile)
     if not workload.tied or not last or c.frozen:
         return 0.0
     layers, links = layers_of(workload), passes_of(workload, c, profile).exchanging(workload)
-    found = 0.0
-    for tied in workload.tied:
-        before, behind = (u < layers[0] for u in tied.units), (u > layers[-1] for u in tied.units)
-        ends = [(a, b) for a, b in zip(before, behind, strict=True)]
-        if all(a or b for a, b in ends) and any(a for a, _ in ends) and any(b for _, b in ends):
-            found += links.across((0, last), tied.stored * c.gradient_bytes)
-    return found
+
+    def both(units: Iterable[int]) -> bool:
+        """Whether they stand before the layers and behind them, and none stands elsewhere."""
+        return {(u < layers[0]) - (u > layers[-1]) for u in units} == {1, -1}
+
+    return sum(links.across((0, last), t.stored * c.gradient_bytes) for t in workload.tied if both(t.units))

@@ -97,7 +97,10 @@ def enumerated(job: Job, model: bytes, found_s: float | None) -> tuple[float | N
     are."""
     enough = float("inf") if found_s is None else found_s * (1 + SLOWER)
     profile = load_profile(job.hardware)
-    sample = Sample(import_bytes(model, name=job.architecture, batch=job.batch), profile)
+    graph = import_bytes(model, name=job.architecture, batch=job.batch)
+    if graph.loss is None:
+        raise InputError(f"{job.architecture}: expected a graph of training, found one without a loss")
+    sample = Sample(graph, profile)
     space, limit = (
         Space(job.devices, job.batch, sample.layers, experts=sample.has_experts, contexts=sample.contexts),
         usable_memory_bytes(profile),
