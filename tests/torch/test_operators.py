@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
 
 from torch import Tensor, nn  # noqa: E402
+from torch.distributions import Categorical, Independent, Normal, kl_divergence  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -352,6 +353,13 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
         *[x.view(2, 2, 2, 4, 4)] * 3, attn_mask=SEEN
     ),
     "attention of a matrix": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "whether any, whether all": lambda x: x * (x > 0.5).any(-1, keepdim=True) + x * (x > -1).all(0) + (x > 0).any(),
+    "cumulated sums of exponentials": lambda x: torch.logcumsumexp(x * 30, -1) + torch.logcumsumexp(x, 0),
+    "a density that torch checks": lambda x: F.gaussian_nll_loss(x, OTHER, x.exp(), full=True, eps=0.5),
+    "a density with one variance a row": lambda x: F.gaussian_nll_loss(x, OTHER, SHARES[:, 0], reduction="sum"),
+    "distributions": lambda x: Normal(x, F.softplus(x)).log_prob(OTHER) + kl_divergence(
+        Independent(Normal(x, F.softplus(x)), 1), Independent(Normal(OTHER, torch.ones(16)), 1)
+    )[:, None] - Categorical(logits=x).log_prob(CLASSES.clamp(min=0))[:, None],
     "cross-entropy, smoothed": lambda x: F.cross_entropy(x, CLASSES, label_smoothing=0.1),
     "cross-entropy, smoothed, sum": lambda x: F.cross_entropy(x, CLASSES, label_smoothing=0.1, reduction="sum"),
     "cross-entropy, smoothed, weighed": lambda x: F.cross_entropy(x, CLASSES, WEIGHS, label_smoothing=0.1),

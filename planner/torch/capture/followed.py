@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from planner.errors import InputError
 from planner.torch.capture.places import place_of_frames
+from planner.torch.capture.unchecked import without_checks
 
 __all__ = ["DetachUnfollowed"]
 
@@ -34,6 +35,7 @@ class DetachUnfollowed(TorchFunctionMode):
         self.memory: dict[int, Any] = {}  # of tensors that have a gradient, held so that no other takes its place
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        func = without_checks(func)
         given = _tensors((args, kwargs))
         if func in _HOOKS:
             raise self._refused(

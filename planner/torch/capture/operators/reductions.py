@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,6 +40,13 @@ def _mean(w: Writer, x: Value, dim: Dims = None, keepdim: bool = False, dtype: t
 @aten("amax.default", "amin.default")
 def _extreme(w: Writer, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
     return reduced(w, "ReduceMax" if "amax" in w.operator else "ReduceMin", x, dim, keepdim)
+
+
+@aten("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")
+def _of_truth(w: Writer, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
+    whole = w.cast(w.cast(x, torch.bool), torch.int32)
+    found = reduced(w, "ReduceMax" if "any" in w.operator else "ReduceMin", whole, dim, keepdim)
+    return w.cast(found, torch.bool)
 
 
 @aten("max.default", "min.default")
@@ -125,9 +132,27 @@ def _cumulated(w: Writer, x: Value, dim: int, dtype: torch.dtype | None = None) 
 
 @aten("cumprod.default")
 def _cumulated_product(w: Writer, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
-    """In rounds, of which each doubles how many elements every product is of: sums of logarithms would lose signs and
-    zeros, and their gradients."""
+    """Sums of logarithms would lose signs and zeros, and their gradients."""
     x = w.cast(x, dtype or (torch.int64 if not x.dtype.is_floating_point else x.dtype))
+    return _cumulated_by(w, x, dim, lambda a, b: binary(w, "Mul", a, b))
+
+
+@aten("logcumsumexp.default")
+def _cumulated_log_sum(w: Writer, x: Value, dim: int) -> Value:
+    """Sums of pairs keep their own greatest term apart: one of a whole row would leave nothing of small ones."""
+
+    def added(a: Value, b: Value) -> Value:
+        most = binary(w, "Max", a, b)
+        least = binary(w, "Min", a, b)
+        apart = binary(w, "Sub", least, most)
+        share = binary(w, "Add", w.op("Exp", apart, shape=apart.shape), 1.0)
+        return binary(w, "Add", most, w.op("Log", share, shape=share.shape))
+
+    return _cumulated_by(w, x, dim, added)
+
+
+def _cumulated_by(w: Writer, x: Value, dim: int, combined: Callable[[Value, Value], Value]) -> Value:
+    """In rounds, of which each doubles how many elements every result is of."""
     if not x.rank:
         return x
     at = x.dim(dim)
@@ -138,7 +163,7 @@ def _cumulated_product(w: Writer, x: Value, dim: int, dtype: torch.dtype | None 
         return w.op("Slice", of, *(w.integers([k]) for k in (first, last, at)), shape=shape)
 
     while reach < n:
-        product = binary(w, "Mul", part(x, reach, n), part(x, 0, n - reach))
+        product = combined(part(x, reach, n), part(x, 0, n - reach))
         x = w.op("Concat", part(x, 0, reach), product, shape=x.shape, axis=at)
         reach *= 2
     return x
