@@ -86,14 +86,19 @@ def transform(
         InputError: files cannot be read, do not fit the layouts, or lack a part.
         UsageError: something is at `dst`, its disk is full, or options do not go together.
     """
+    for word, value in (("memory", memory), ("workers", workers)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise OptionError(f"{word}={value!r}: expected a whole number from 1 on")
+    after = _layouts(target)
+    chosen = _ranks(ranks, after) if after is not None else tuple(ranks)
     opened = open_checkpoint(Path(src), _layouts(source), skip)
     found = _mapped(map, config, opened, skip)
     options = Options(
-        format=format or found.format_of(Path(dst), target is not None), ranks=tuple(ranks), memory=memory,
+        format=format or found.format_of(Path(dst), after is not None), ranks=chosen, memory=memory,
         workers=workers, dtype=_dtype(dtype), rules=found.rules, skip=tuple(skip), partial=partial, force=force,
         resume=resume, beside=found.beside,
     )  # fmt: skip
-    plans = planned_by_rank(opened, Path(dst), _layouts(target), options)
+    plans = planned_by_rank(opened, Path(dst), after, options)
     return Transformed.together(str(dst), transform_all(plans, progress))
 
 
@@ -112,9 +117,10 @@ def ranks(source: Plan, target: Plan, ranks: Sequence[int] = ()) -> tuple[int, .
 
     Raises:
         InputError: the plans are of different models.
+        OptionError: `target` has no such rank.
     """
     before, after = _known(source), _known(target)
-    return ranks_needed(before, after, ranks or range(after.ranks))
+    return ranks_needed(before, after, _ranks(ranks, after) or range(after.ranks))
 
 
 def transfer_plan(source: Plan, target: Plan, *, lost: Sequence[int] = (), optimizer: str = "adam") -> TransferPlan:
@@ -160,7 +166,18 @@ def _layouts(plan: Plan | None) -> Layouts | None:
 def _known(plan: Plan) -> Layouts:
     if isinstance(plan, (str, os.PathLike)):
         return read_layouts(Path(plan))
-    return layouts_of_plan(plan.document, "the plan")
+    document = getattr(plan, "document", None)
+    if not isinstance(document, PlanDocument):
+        raise OptionError(f"expected a plan, or the path of a file that says how tensors lie, found {plan!r:.80}")
+    return layouts_of_plan(document, "the plan")
+
+
+def _ranks(given: Sequence[int], layouts: Layouts) -> tuple[int, ...]:
+    """Each once, in their order.  OptionError where the layouts have no such rank."""
+    for rank in given:
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < layouts.ranks:
+            raise OptionError(f"ranks: {layouts.said} is for ranks 0 to {layouts.ranks - 1}, found {rank!r}")
+    return tuple(dict.fromkeys(given))
 
 
 def _dtype(name: str | None) -> Any:

@@ -4,12 +4,14 @@ same hold it alike."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from planner.checkpoint.layouts import Layouts
 from planner.checkpoint.source import Checkpoint, open_checkpoint
+from planner.checkpoint.steps import COUNT, count_of, with_steps
 from planner.stored.arrays import Files, Range
 from planner.stored.copying import BLOCK, read_block
 from planner.stored.moves import Held, lacking, without_repeats
@@ -40,6 +42,8 @@ def compared(before: Path, after: Path, source: Layouts | None, target: Layouts 
     InputError where either cannot be read.
     """
     a, b = open_checkpoint(before, source), open_checkpoint(after, target)
+    if (COUNT in a.tensors) != (COUNT in b.tensors):
+        a, b = _with_one_count(a), _with_one_count(b)
     names = _paired(a, b)
     out = [f"{n}: is not in {after}" for n in a.tensors if n not in names]
     out += [f"{n}: is not in {before}" for n in b.tensors if n not in names.values()]
@@ -47,6 +51,12 @@ def compared(before: Path, after: Path, source: Layouts | None, target: Layouts 
         for name, other in names.items():
             out += _absent(a, name) or _absent(b, other) or _differences(name, a.tensors[name], b.tensors[other], files)
     return out, len(names)
+
+
+def _with_one_count(checkpoint: Checkpoint) -> Checkpoint:
+    """With one count of an optimizer's steps, where those beside parameters are equal."""
+    tensors, said = with_steps(checkpoint.tensors, checkpoint.said, "mindspore")
+    return replace(checkpoint, tensors=tensors, said=said)
 
 
 def unlike(place: Path, layouts: Layouts) -> tuple[list[str], int]:
@@ -122,6 +132,9 @@ def _absent(c: Checkpoint, name: str) -> list[str]:
 
 
 def _differences(name: str, a: Held, b: Held, files: Files) -> list[str]:
+    if name == COUNT and a.shape in ((), (1,)) and b.shape in ((), (1,)):  # the same number, whatever it is held as
+        counts = count_of(a), count_of(b)
+        return [] if counts[0] == counts[1] else [f"{name}: expected {counts[0]}, found {counts[1]}"]
     if a.shape != b.shape:
         return [f"{name}: expected the shape {list(a.shape)}, found {list(b.shape)}"]
     source = Held(without_repeats(a.pieces), a.arrays, a.dtype, a.order)

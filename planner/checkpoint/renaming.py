@@ -62,6 +62,11 @@ def renamed(tensors: Mapping[str, Held], said: Mapping[str, Tensor], rules: Iter
                 lacks = case.sources[found.index("")]
                 raise InputError(f"--map: {_put(case.rule.whole, case.text)!r} needs {lacks!r} ({slot or 'weight'}), "
                                  f"which {place} lacks")  # fmt: skip
+            twice = next((f for f in found if found.count(f) > 1), None)
+            if twice is not None:
+                raise InputError(
+                    f"{where}: {twice!r} stands there twice; each tensor becomes a part of one other, once"
+                )
             used = next((f for f in found if f not in held), None)
             if used is not None:
                 raise InputError(f"--map: {used!r} fits several entries; leave one that says what becomes of it")

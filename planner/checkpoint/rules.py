@@ -75,7 +75,7 @@ class Rule:
 def read_rules(file: Path) -> tuple[Rule, ...]:
     """InputError where the file is not as the module describes."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except OSError as e:
         raise InputError(f"--map {file}: cannot be read: {e.strerror}") from None
     except (ValueError, RecursionError) as e:
@@ -83,11 +83,31 @@ def read_rules(file: Path) -> tuple[Rule, ...]:
     return rules_of(found, f"--map {file}")
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object.  ValueError where a key stands in it twice: of two entries one would be passed over."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r:.80} twice")
+        found[key] = value
+    return found
+
+
 def rules_of(found: Any, where: str) -> tuple[Rule, ...]:
     """As `read_rules`, of what stands in such a file; `where` stands in messages."""
     if not isinstance(found, Mapping):
         raise InputError(f'{where}: expected an object such as {{"name in SRC": "name in DST"}}, found another')
-    return tuple(_rule(f"{where}: {key!r}", str(key), value) for key, value in found.items())
+    return tuple(_with_texts(f"{where}: {key!r}", _rule(f"{where}: {key!r}", str(key), value))
+                 for key, value in found.items())  # fmt: skip
+
+
+def _with_texts(where: str, rule: Rule) -> Rule:
+    """The rule.  InputError where `*` stands in some of its names alone, and so for nothing in the others."""
+    names = (rule.whole, *(leaf.name for leaf in rule.leaves))
+    counts = {n.count("*") for n in names}
+    if len(counts) > 1 or max(counts) > 1:
+        raise InputError(f"{where}: expected one * in each name, or in none, found {', '.join(map(repr, names))}")
+    return rule
 
 
 def texts(pattern: str, name: str) -> tuple[str, tuple[int, ...]] | None:

@@ -108,6 +108,7 @@ def open_checkpoint(place: Path, layouts: Layouts | None, skip: Sequence[str] = 
     chosen = _indexed(place, index, safetensors) if index else dict.fromkeys(safetensors or files)
     found = _of_whole(place, "huggingface" if safetensors else "file", chosen, layouts)
     found.values |= {f"file {f.name}": None for f in files if f not in chosen}
+    found.values |= {f"folder {f.name}": None for f in inside if f.is_dir()}
     found.beside = tuple(f for f in inside if f.is_file() and f not in files and f not in index)
     return found
 
@@ -179,8 +180,28 @@ def _of_whole(place: Path, kind: str, files: Mapping[Path, set[str] | None], lay
         paths |= content.paths
     known = set(layouts.parameters) if layouts is not None else parameters_among(tensors, kind, paths.values())
     said = {n: parse(n, known) for n in tensors}
+    if layouts is not None:
+        _check_whole(place, tensors, said, layouts)
     file_format = format_of(next(iter(files))).name
     return Checkpoint(place, kind, file_format, tensors, said, values, metadata, (), layouts, tuple(files), paths=paths)
+
+
+def _check_whole(place: Path, tensors: Mapping[str, Held], said: Mapping[str, Tensor], layouts: Layouts) -> None:
+    """InputError where tensors that are taken for whole are shards of one rank.
+
+    Other shapes than the plan's are let through: a vocabulary that is padded, or a matrix that lies the other way.
+    """
+    for name, held in tensors.items():
+        spread = layouts.parameters.get(said[name].parameter)
+        if spread is None or said[name].slot or spread.shape in (None, held.shape):
+            continue
+        assert spread.shape is not None
+        rank = next((r for r, s in local_shapes(spread.pieces(spread.shape)).items() if s == held.shape), None)
+        if rank is not None:
+            raise InputError(
+                f"{place}: tensor {name}: expected the shape {list(spread.shape)}, found {list(held.shape)}, a shard "
+                f"under {spread.layout}: this is the file of one rank; give the folder with those of all ranks"
+            )
 
 
 def _of_dcp(place: Path, layouts: Layouts | None) -> Checkpoint:

@@ -14,9 +14,9 @@ from planner.stored.arrays import Files, StoredArray
 from planner.stored.moves import Held
 from planner.transfer.pieces import whole
 
-__all__ = ["count_of", "with_steps"]
+__all__ = ["COUNT", "count_of", "with_steps"]
 
-_COUNT = "global_step"
+COUNT = "global_step"
 
 
 def with_steps(
@@ -37,21 +37,21 @@ def with_steps(
 def _once(held: dict[str, Held], what: dict[str, Tensor]) -> None:
     names = [n for n, t in what.items() if t.slot == "step" and t.parameter]
     counts = {count_of(held[n]) for n in names}
-    if len(counts) != 1 or _COUNT in held:
+    if len(counts) != 1 or COUNT in held:
         return
     for n in names:
         del held[n], what[n]
-    held[_COUNT] = _given(np.array([counts.pop()], np.int32))
-    what[_COUNT] = Tensor(_COUNT)
+    held[COUNT] = _given(np.array([counts.pop()], np.int32))
+    what[COUNT] = Tensor(COUNT)
 
 
 def _everywhere(held: dict[str, Held], what: dict[str, Tensor]) -> None:
     counted = {t.parameter for t in what.values() if t.slot == "step"}
     updated = [t.parameter for t in what.values() if t.slot in ("exp_avg", "momentum_buffer")]
-    if _COUNT not in held or held[_COUNT].shape not in ((), (1,)) or counted & set(updated) or not updated:
+    if COUNT not in held or held[COUNT].shape not in ((), (1,)) or counted & set(updated) or not updated:
         return
-    count = count_of(held[_COUNT])
-    del held[_COUNT], what[_COUNT]
+    count = count_of(held[COUNT])
+    del held[COUNT], what[COUNT]
     adam = {t.parameter for t in what.values() if t.slot == "exp_avg"}  # SGD counts nothing
     for parameter in (p for p in updated if p in adam):
         name = f"{parameter}.step"

@@ -144,9 +144,12 @@ def by_units(
     unit: Mapping[str, object],
     listed: Iterable[StageInstruction],
     sent: Iterable[Key],
+    outputs: Iterable[Key] = (),
 ) -> Listed:
     """`listed` with weights made where a unit that reads them begins, and let go behind it; what is `sent` is there in
-    the end.  What is gathered for a unit stands together, before what is made of it."""
+    the end, and `outputs` stay once they are made.  What is gathered for a unit stands together, before what is made of
+    it."""
+    stays = set(outputs)
     out = Listed()
     there: dict[Key, None] = {}
 
@@ -172,12 +175,12 @@ def by_units(
     here: object = None
     for inside in _segments(unit, listed):
         if isinstance(inside[0], Run) and unit.get(inside[0].op) != here:
-            out += [Free(*k) for k in there]
-            there.clear()
+            out += [Free(*k) for k in there if k not in stays]
+            there = {k: None for k in there if k in stays}
             here = unit.get(inside[0].op)
         make(key for i in inside for key in reads(program, i))
         out += inside
-    last = list(sent)
+    last = [*sent, *stays]
     make(last)
     return [*out, *(Free(*k) for k in there if k not in last)]
 

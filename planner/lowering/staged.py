@@ -189,9 +189,10 @@ class _Cut:
         if self.how.gathers:
             making = {k: i for i in (*begin, *forward, *backward) if self._makes(i) for k in writes(self.program, i)}
             begin = [i for i in begin if not self._makes(i)]
+            outputs = [k for k, i in making.items() if isinstance(i, Run) and k[0] in self.graph.outputs]
             forward, backward, late = (
-                by_units(self.program, making, self.how.unit, (i for i in listed if not self._makes(i)), ends)
-                for listed, ends in ((forward, sent), (backward, ()), (late, ()))
+                by_units(self.program, making, self.how.unit, (i for i in listed if not self._makes(i)), *ends)
+                for listed, *ends in ((forward, sent, outputs), (backward, ()), (late, ()))
             )
         forward += freed(self.program, forward, [*backward, *late], [*sent, *self._weight_keys(forward)])
         forward, (backward, late) = hosted(self.program, self.how.hosted, forward, (backward, late), sent)

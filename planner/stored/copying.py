@@ -268,13 +268,30 @@ def _assembled(
         return value[tuple(slice(int(a - c), int(b - c)) for a, b, c in zip(low, high, begin, strict=True))]
 
     if len(parts) == 1 and (parts[0][1] == start).all() and (parts[0][2] == stop).all():
-        return seen(*parts[0]).astype(dtype, copy=False)
+        return _in_type(seen(*parts[0]), move)
     shape = tuple(int(n) for n in stop - start)
     out = np.zeros(shape, dtype) if move.filled else np.empty(shape, dtype)
     for piece, low, high in parts:
         into = tuple(slice(int(a - c), int(b - c)) for a, b, c in zip(low, high, start, strict=True))
-        out[into] = seen(piece, low, high)
+        out[into] = _in_type(seen(piece, low, high), move)
     return out
+
+
+def _in_type(value: Array, move: Move) -> Array:
+    """In the target's type.  InputError where a number is too large for it: it would become infinite."""
+    dtype = move.target.dtype
+    if value.dtype == dtype:
+        return value
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = value.astype(dtype)
+    if dtype.kind in "fV":
+        lost = np.isfinite(value) & ~np.isfinite(found)
+        if lost.any():
+            raise InputError(
+                f"tensor {move.name}: {value[lost][0]} is too large for {dtype}; give another --dtype, or leave the "
+                "tensor out with --skip"
+            )
+    return found
 
 
 def _read_back(move: Move, block: Sequence[Range], files: Files) -> list[Strip]:

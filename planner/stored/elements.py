@@ -19,7 +19,8 @@ def _table(**types: Any) -> dict[str, Type]:
 SAFETENSORS: Final = _table(
     BOOL=np.bool_, U8=np.uint8, I8=np.int8, U16=np.uint16, I16=np.int16, U32=np.uint32, I32=np.int32, U64=np.uint64,
     I64=np.int64, F16=np.float16, BF16=ml_dtypes.bfloat16, F32=np.float32, F64=np.float64,
-    F8_E4M3=ml_dtypes.float8_e4m3fn, F8_E5M2=ml_dtypes.float8_e5m2, C64=np.complex64,
+    F8_E4M3=ml_dtypes.float8_e4m3fn, F8_E5M2=ml_dtypes.float8_e5m2, F8_E4M3FNUZ=ml_dtypes.float8_e4m3fnuz,
+    F8_E5M2FNUZ=ml_dtypes.float8_e5m2fnuz, F8_E8M0=ml_dtypes.float8_e8m0fnu, C64=np.complex64,
 )  # fmt: skip
 MINDSPORE: Final = _table(
     Bool=np.bool_, UInt8=np.uint8, Int8=np.int8, UInt16=np.uint16, Int16=np.int16, UInt32=np.uint32, Int32=np.int32,
@@ -30,7 +31,8 @@ TORCH: Final = _table(
     bool=np.bool_, uint8=np.uint8, int8=np.int8, uint16=np.uint16, int16=np.int16, uint32=np.uint32, int32=np.int32,
     uint64=np.uint64, int64=np.int64, float16=np.float16, bfloat16=ml_dtypes.bfloat16, float32=np.float32,
     float64=np.float64, float8_e4m3fn=ml_dtypes.float8_e4m3fn, float8_e5m2=ml_dtypes.float8_e5m2,
-    complex64=np.complex64, complex128=np.complex128,
+    float8_e4m3fnuz=ml_dtypes.float8_e4m3fnuz, float8_e5m2fnuz=ml_dtypes.float8_e5m2fnuz,
+    float8_e8m0fnu=ml_dtypes.float8_e8m0fnu, complex64=np.complex64, complex128=np.complex128,
 )  # fmt: skip
 _SHORT: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 

@@ -48,6 +48,7 @@ class FileToWrite:
 
 def checksums_of(place: Path) -> Path:
     """Where the checksums of a folder or of a single file lie."""
+    place = Path(os.path.realpath(place))
     return place / f".{CHECKSUMS}" if place.is_dir() else place.with_name(f".{place.name}.{CHECKSUMS}")
 
 
@@ -68,17 +69,22 @@ class Writing:
         for other in (Path(os.path.realpath(k)) for k in keeps):
             if other == place or other.is_relative_to(place):
                 raise UsageError(f"{given}: holds the source, {other}, which is only read; give another place")
-        self.single = len(files) == 1 and files[0].path == place.name and not small
+            if place.is_relative_to(other):
+                raise UsageError(f"{given}: lies in the source, {other}, which is only read; give another place")
+        # Of a link, the file has the name of the link, and takes the place that it leads to.
+        self.single = len(files) == 1 and files[0].path == given.name and not small
         self.part = place.with_name(f".{place.name}.part")
         self.arranged: list[Arranged] = []
         for f in files:
             try:
                 self.arranged.append(f.format.arrange(f.entries, f.metadata))
             except ValueError as e:
-                raise InputError(f"{place / f.path}: {f.format.name} cannot hold it: {e}") from None
+                raise InputError(
+                    f"{place if self.single else place / f.path}: {f.format.name} cannot hold it: {e}"
+                ) from None
         if _exists(place) and not replaces:
             raise UsageError(f"{given}: is there already; give another place, or --force to replace it")
-        if _exists(place) and place.is_dir() and not checksums_of(place).is_file():
+        if _exists(place) and place.is_dir() and not _is_ours(place):
             raise UsageError(
                 f"{given}: is a folder that was not written here, which --force does not replace; give another"
             )
@@ -238,6 +244,13 @@ def _exists(place: Path) -> bool:
     return place.exists() and not (place.is_dir() and not any(place.iterdir()))
 
 
+def _is_ours(place: Path) -> bool:
+    """Whether all that lies in a folder was written here, at once or rank by rank."""
+    if checksums_of(place).is_file():
+        return True
+    return all(f.is_dir() and checksums_of(f).is_file() for f in place.iterdir() if not f.name.startswith("."))
+
+
 def _remove(place: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         if place.is_dir() and not place.is_symlink():
@@ -303,6 +316,8 @@ def faults(place: Path, files: Files) -> tuple[list[str], int]:
 
     InputError where it has none.
     """
+    if not place.exists():
+        raise InputError(f"{place}: there is no such file or folder; give a checkpoint")
     manifest = checksums_of(place)
     try:
         sums = json.loads(manifest.read_text(encoding="utf-8"))["files"]

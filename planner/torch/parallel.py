@@ -108,6 +108,9 @@ def parallelize(module: nn.Module, plan: ModulePlan, *, mode: Mode = "eager") ->
 def _forward_of(kind: type[nn.Module]) -> Any:
     """What takes the place of a module's `forward`; it shows the same signature, by which trainers choose inputs."""
 
+    # torch.compile goes around it: the program of a plan is compiled by `mode`.  torch.compiler.disable would import
+    # the compiler here, this does at the first call, as torch's optimizers do.
+    @torch._compile._disable_dynamo
     @functools.wraps(kind.forward)
     def forward(self: nn.Module, *arguments: Any, **keywords: Any) -> Any:
         runner: Runner = self._planner
@@ -151,6 +154,9 @@ class Runner:
             self.staged, self.context, self._constants(), precision=self._precision(), changing=self.changing,
             drawing=True,
         )  # fmt: skip
+        made = {u.buffer: self.graph.producers[u.output].name for u in self.capture.updates if u.output}
+        # Buffers that ranks of other stages of a pipeline write.
+        self.elsewhere = frozenset(b for b, op in made.items() if self.staged.chunk_of[op] not in self.stage.chunks)
         self.steps = 0  # that were made, which is what dropout draws for
         self.stepper: Stage | TracedStage = self.stage
         if mode != "eager" and len(self.staged.passes.stages) == 1:
@@ -343,7 +349,7 @@ class Runner:
                 buffer = self.module.get_buffer(u.buffer)
                 if not u.output:
                     buffer.add_(u.added * self.micro_batches)
-                elif u.output in taken.outputs:
+                elif u.buffer not in self.elsewhere:
                     self._average(u, buffer, taken)
 
     def _average(self, u: Any, buffer: Tensor, taken: Taken) -> None:

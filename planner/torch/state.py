@@ -36,7 +36,7 @@ def state_dict(module: nn.Module, optimizer: torch.optim.Optimizer | None = None
 
     All ranks call it together.  To load, pass it to `torch.distributed.checkpoint.load`, and then to `load_state_dict`.
     """
-    found: dict[str, Any] = {"model": _mapped(in_one_piece, _held(get_model_state_dict(module)))}
+    found: dict[str, Any] = {"model": _mapped(in_one_piece, _held(module))}
     if optimizer is not None:
         found["optimizer"] = _mapped(in_one_piece, get_optimizer_state_dict(module, optimizer))
     return found
@@ -50,7 +50,7 @@ def load_state_dict(
     Dropout goes on from the step that the optimizer counts, as AdamW does.  Beside one that counts none, as SGD, and
     where the module is called several times for an update, say it with `set_step`.
     """
-    now = _held(get_model_state_dict(module))
+    now = _held(module)
     loaded = {n: in_shards_of(v, now[n]) for n, v in state["model"].items() if n in now}
     set_model_state_dict(module, loaded, options=StateDictOptions(strict=False))
     if optimizer is not None:
@@ -74,13 +74,17 @@ def set_step(module: nn.Module, step: int) -> None:
 def whole_state_dict(module: nn.Module) -> dict[str, Tensor]:
     """A copy of every parameter and buffer, whole, on every rank: what the plain module loads.
 
-    A gather of all weights, which have to fit in one device's memory.  Parameters of other pipeline stages come from
-    the ranks that hold them.
+    A gather of all weights, which have to fit in one device's memory.  Parameters and running statistics of other
+    pipeline stages come from the ranks that hold them.
     """
     found = {}
+    elsewhere = _elsewhere(module)
     for name, value in get_model_state_dict(module).items():
         whole = value.full_tensor() if isinstance(value, DTensor) else value
         mine = value.to_local() if isinstance(value, DTensor) else value
+        if name in elsewhere:
+            found[name] = whole.to("meta")
+            continue
         shared = not whole.is_meta and whole.data_ptr() == mine.data_ptr()
         found[name] = whole.clone() if shared else whole
     return _of_all_stages(found)
@@ -121,9 +125,16 @@ def _scaled(gradients: Iterable[Tensor], max_norm: float, total: Tensor) -> Tens
     return total
 
 
-def _held(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Without parameters of other pipeline stages."""
-    return {n: v for n, v in state.items() if not (isinstance(v, Tensor) and v.is_meta)}
+def _held(module: nn.Module) -> dict[str, Any]:
+    """The module's state without what other pipeline stages hold: parameters, and buffers that they write."""
+    elsewhere = _elsewhere(module)
+    state = get_model_state_dict(module)
+    return {n: v for n, v in state.items() if n not in elsewhere and not (isinstance(v, Tensor) and v.is_meta)}
+
+
+def _elsewhere(module: nn.Module) -> frozenset[str]:
+    runner = getattr(type(module), "_planner", None)
+    return frozenset() if runner is None else runner.elsewhere
 
 
 def _mapped(change: Any, state: Any) -> Any:

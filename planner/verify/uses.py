@@ -27,6 +27,7 @@ class Use:
     """What every reader of a tensor asks of its values.
 
     below      indices: exclusive bounds, one, or one per component of the last dimension
+    loose      whether other values may do as well: the index is computed from them, or only some of them are read
     mask       a condition: the value that most elements should have, so that no row is masked throughout
     fan_in     weight of a product: number of terms that are added up
     terms      its dimensions that these run over, where they are known
@@ -42,6 +43,7 @@ class Use:
     near_one: bool = False
     positive: bool = False
     shift: bool = False
+    loose: bool = False
 
     def __or__(self, other: Use) -> Use:
         """Both uses at once: the tighter bounds, the larger sum."""
@@ -53,6 +55,7 @@ class Use:
             self.near_one or other.near_one,
             self.positive or other.positive,
             self.shift or other.shift,
+            any(use.loose and use.below is not None for use in (self, other)),
         )
 
     @property
@@ -103,6 +106,10 @@ class Reading:
         operand that the terms of a product run over."""
         same = rows and self.shape(operand)[-1:] == self.result_shape[-1:]
         return dataclasses.replace(self.result if same else self.result.flat, terms=terms)
+
+    def loosely(self, operand: int = 0) -> Use:
+        """As `moved`, of what is changed on the way."""
+        return dataclasses.replace(self.moved(operand), loose=True)
 
 
 Uses = dict[int, Use]  # operand → use

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.checkpoint.comparing import compared, unlike
+from planner import checkpoint
+from planner.checkpoint.comparing import compared, unlike, unsound
 from planner.checkpoint.layouts import Layouts, Spread
 from planner.checkpoint.source import open_checkpoint, rank_files
 from planner.checkpoint.transforming import Options, planned, transform
 from planner.cli.main import main
-from planner.errors import InputError, UsageError
+from planner.errors import InputError, OptionError, UsageError
 from planner.ir import DeviceMesh, Layout
 from planner.stored import writing
 from planner.stored.elements import weight_type
@@ -308,3 +309,83 @@ def test_copies_that_differ_between_ranks_are_found(tmp_path: Path, capsys: pyte
     assert "differ between ranks that hold the same" in found[0]
     assert main(["checkpoint", "verify", str(tmp_path / "a"), "--replicas"]) == 2
     assert "give --to" in capsys.readouterr().err
+
+
+def test_the_file_of_one_rank_is_not_taken_for_the_whole(tmp_path: Path) -> None:
+    lays = one_parameter()
+    write_ranks(tmp_path / "ranks", lays, {"w": np.arange(8.0).reshape(4, 2)}, {})
+    (tmp_path / "alone").mkdir()
+    one = next(iter(rank_files(tmp_path / "ranks").values()))
+    (tmp_path / "alone" / "model.safetensors").write_bytes(one.read_bytes())
+    for place in (tmp_path / "alone", one):
+        with pytest.raises(InputError, match=r"w: expected the shape \[4, 2\], found \[2, 2\], a shard under"):
+            moved(place, lays, tmp_path / "b.npz", None)
+    moved(whole(tmp_path, w=np.zeros((6, 2))), lays, tmp_path / "b.npz", None)  # a padded vocabulary is no shard
+
+
+def test_nothing_is_written_into_the_source(tmp_path: Path) -> None:
+    lays = one_parameter()
+    write_ranks(tmp_path / "ranks", lays, {"w": np.zeros((4, 2))}, {})
+    before = sorted(tmp_path.rglob("*"))
+    for place in (tmp_path / "ranks" / "merged.npz", tmp_path / "ranks" / "others" / "deep.npz"):
+        with pytest.raises(UsageError, match="lies in the source"):
+            moved(tmp_path / "ranks", lays, place, None)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_link_leads_to_the_file_that_is_written(tmp_path: Path) -> None:
+    source = whole(tmp_path, w=np.arange(4.0))
+    write_file(tmp_path / "first.npz", {"w": np.zeros(4)})
+    for link, target in (("current.npz", "first.npz"), ("new.npz", "second.npz")):
+        (tmp_path / link).symlink_to(target)
+        moved(source, None, tmp_path / link, None, force=True)
+        assert (tmp_path / link).is_symlink()
+        assert (tmp_path / target).is_file()
+        np.testing.assert_array_equal(arrays_of(tmp_path / target)["w"], np.arange(4.0))
+        assert unsound(tmp_path / link) == ([], 1)
+
+
+def test_a_number_that_a_type_cannot_hold_is_an_error(tmp_path: Path) -> None:
+    source = whole(tmp_path, w=np.array([1.0, 1e6], np.float32), v=np.array([np.inf, 2.0], np.float32))
+    with pytest.raises(InputError, match=r"tensor w: 1000000.0 is too large for float16"):
+        moved(source, None, tmp_path / "b.npz", None, dtype=weight_type("fp16"))
+    moved(source, None, tmp_path / "c.npz", None, dtype=weight_type("fp16"), skip=("w",))
+    np.testing.assert_array_equal(arrays_of(tmp_path / "c.npz")["v"], np.array([np.inf, 2.0], np.float16))
+
+
+def test_ranks_that_were_written_one_by_one_are_replaced_together(tmp_path: Path) -> None:
+    source, lays = whole(tmp_path, w=np.zeros((4, 2))), one_parameter()
+    for rank in (0, 1):
+        moved(source, None, tmp_path / "ranks", lays, ranks=(rank,))
+    moved(source, None, tmp_path / "ranks", lays, force=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+    with pytest.raises(UsageError, match="was not written here"):
+        moved(source, None, tmp_path / "other", lays, force=True)
+
+
+def test_a_folder_beside_a_model_is_said_to_be_left_out(tmp_path: Path) -> None:
+    (tmp_path / "hf" / "processor").mkdir(parents=True)
+    write_file(tmp_path / "hf" / "model.safetensors", {"w": np.zeros(4)})
+    opened = open_checkpoint(tmp_path / "hf", None)
+    done = transform(planned(opened, tmp_path / "b.npz", None, Options(sync=False)))
+    assert "folder processor" in done.values
+
+
+def test_counts_of_steps_are_compared_whichever_way_they_are_held(tmp_path: Path) -> None:
+    slots = {"w": np.zeros(2), "w.exp_avg": np.ones(2), "w.exp_avg_sq": np.ones(2), "w.step": np.array(4, np.float32)}
+    write_file(tmp_path / "a.npz", slots)
+    moved(tmp_path / "a.npz", None, tmp_path / "b.ckpt", None)
+    assert compared(tmp_path / "a.npz", tmp_path / "b.ckpt", None, None) == ([], 4)
+    write_file(tmp_path / "a.npz", slots | {"w.step": np.array(5, np.float32)})
+    assert compared(tmp_path / "a.npz", tmp_path / "b.ckpt", None, None)[0] == ["global_step: expected 5, found 4"]
+
+
+def test_python_says_what_is_wrong_with_its_arguments(tmp_path: Path) -> None:
+    source, place = whole(tmp_path, w=np.zeros((4, 2))), tmp_path / "b.npz"
+    wrong: dict[str, Any]
+    for wrong in ({"workers": 0}, {"workers": -1}, {"memory": 0}, {"memory": 1.5}):
+        with pytest.raises(OptionError, match="expected a whole number from 1 on"):
+            checkpoint.transform(source, place, **wrong)
+    with pytest.raises(OptionError, match="expected a plan, or the path"):
+        checkpoint.transform(source, place, target=5)  # type: ignore[arg-type]

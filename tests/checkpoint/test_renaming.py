@@ -83,6 +83,8 @@ def test_queries_keys_and_values_that_are_cut_each_by_itself_are_joined(tmp_path
     ({"x": {"joined": ["a", "b"], "dim": 1}}, "differ in dimension 1 alone"),
     ({"x": {"joined": ["a", "zzz"]}}, "needs 'zzz'"),
     ({"c": {"name": "x", "transposed": True}}, "expected a matrix to turn"),
+    ({"x": {"joined": ["a", "a"]}}, "'a' stands there twice"),
+    ({"a": "x.*.y"}, r"expected one \* in each name, or in none"),
 ])  # fmt: skip
 def test_what_a_map_cannot_mean_is_said(document: Any, message: str, tmp_path: Path) -> None:
     from tests.checkpoint.layouts import write_file
@@ -90,6 +92,12 @@ def test_what_a_map_cannot_mean_is_said(document: Any, message: str, tmp_path: P
     write_file(tmp_path / "a.npz", {"a": np.ones((8, 2)), "b": np.ones((3, 3)), "c": np.ones(3)})
     with pytest.raises(InputError, match=message):
         moved(tmp_path / "a.npz", None, tmp_path / "b.npz", None, rules=rules_of(tmp_path, document))
+
+
+def test_a_key_that_stands_twice_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "map.json").write_text('{"a": "x", "a": "y"}')
+    with pytest.raises(InputError, match="the key 'a' twice"):
+        read_rules(tmp_path / "map.json")
 
 
 @pytest.mark.parametrize("style", ["mindspore", "torch", "plain"])

@@ -15,6 +15,7 @@ import pytest
 from planner.checkpoint.comparing import compared
 from planner.checkpoint.source import open_checkpoint
 from planner.checkpoint.transforming import Options, planned, transform
+from planner.errors import InputError
 from planner.stored.formats.registry import read_file
 from tests.checkpoint.layouts import Whole, random_layouts, random_tensors, write_file, write_ranks
 from tests.checkpoint.test_transforming import arrays_of, check_ranks, moved
@@ -162,3 +163,13 @@ def test_a_training_goes_on_from_what_went_through_dcp_and_a_file(tmp_path: Path
     expected = [step(model, optimizer) for _ in range(3)]
     assert [step(again, other) for _ in range(3)] == expected
     assert [step(third, last) for _ in range(3)] == expected
+
+
+@pytest.mark.parametrize("changed", ["conjugated", "negated"])
+def test_numbers_that_change_when_they_are_read_are_refused(changed: str, tmp_path: Path) -> None:
+    value = torch.tensor([1 + 2j]).conj() if changed == "conjugated" else torch._neg_view(torch.tensor([5.0]))
+    torch.save({"w": value}, tmp_path / "a.pt")
+    with pytest.raises(InputError, match=r"save x.resolve_conj\(\).resolve_neg\(\)"):
+        open_checkpoint(tmp_path / "a.pt", None)
+    torch.save({"w": value.resolve_conj().resolve_neg()}, tmp_path / "a.pt")
+    open_checkpoint(tmp_path / "a.pt", None)

@@ -326,3 +326,99 @@ def test_targets_in_a_mapping_are_one_target() -> None:
 
     module = _parallel(_mlp(), targets={"classes": Y}, loss=loss)
     assert module(X, {"classes": Y}).item() == pytest.approx(cross_entropy(_mlp()(X), Y).item(), rel=1e-6)
+
+
+class Remembers(nn.Module):
+    """A running mean, which is another tensor after every call, or a teacher that follows."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.how, self.layer, self.teacher = how, nn.Linear(16, 8), nn.Linear(16, 8)
+        self.teacher.requires_grad_(False)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        if self.how == "shrinks":
+            self.mean = y.detach().mean()
+        elif self.how == "follows":
+            with torch.no_grad():
+                self.teacher.weight.lerp_(self.layer.weight, 0.1)
+        elif self.how == "scales":
+            x.mul_(0.5)
+        else:
+            self.mean = 0.9 * self.mean + 0.1 * y.mean(0)
+        return y - self.mean + self.teacher(x)
+
+
+def test_a_buffer_that_becomes_another_tensor_is_the_modules_own() -> None:
+    plain = Remembers("replaces")
+    module = _parallel(copy.deepcopy(plain))
+    for _ in range(3):
+        truth = cross_entropy(plain(X), Y)
+        plain.mean.detach_()
+        assert torch.allclose(module(X, Y), truth, atol=1e-6)
+        assert torch.allclose(module.mean, plain.mean, atol=1e-6)
+    with pytest.raises(InputError, match=r"the buffer mean another shape or type, \[\] torch.float32 for \[8\]"):
+        _parallel(Remembers("shrinks"))
+
+
+def test_what_a_step_writes_into_besides_buffers_is_said() -> None:
+    with pytest.raises(InputError, match=r"writes into the parameter teacher.weight; write into it behind the step"):
+        _planned(Remembers("follows"))
+    with pytest.warns(UserWarning, match="writes into its input"):
+        _planned(Remembers("scales"))
+
+
+def test_a_loss_may_weigh_classes_and_learns_nothing() -> None:
+    weighs = nn.CrossEntropyLoss(weight=torch.arange(1.0, 9.0))
+    plain = _mlp()
+    module = _parallel(copy.deepcopy(plain), loss=weighs)
+    assert torch.allclose(module(X, Y), weighs(plain(X), Y), atol=1e-6)
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
+            return cross_entropy(scores * self.scale, labels)
+
+    with pytest.raises(InputError, match="the loss has a parameter of its own, scale; make the loss a part of"):
+        _planned(_mlp(), loss=Scaled())
+
+
+def test_keys_come_in_any_order() -> None:
+    class OfTwo(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = _mlp()
+
+        def forward(self, given: dict[str, Tensor]) -> Tensor:
+            return self.layers(given["a"] - 2 * given["b"])
+
+    plain = OfTwo()
+    module = _parallel(copy.deepcopy(plain), ({"a": X, "b": X.flip(0)},))
+    found = module({"b": X.flip(0), "a": X}, Y)
+    assert torch.allclose(found, cross_entropy(plain({"a": X, "b": X.flip(0)}), Y), atol=1e-6)
+
+
+def test_an_index_that_is_computed_is_not_compared_with_its_input() -> None:
+    """As OPT counts positions from a mask."""
+
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places, self.out = nn.Embedding(8, 16), nn.Embedding(6, 16), nn.Linear(16, 8)
+
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            at = (torch.cumsum(mask, 1) * mask - 1) + 2
+            return self.out(self.words(ids) + self.places(at)).flatten(0, 1)
+
+    plain, mask = Counts(), torch.ones(2, 4, dtype=torch.int64)
+    ids = Y.view(2, 4)  # a view of the targets
+    module = _parallel(copy.deepcopy(plain), (ids, mask))
+    assert torch.allclose(module(ids, mask, Y), cross_entropy(plain(ids, mask), Y), atol=1e-6)
+    with pytest.raises(InputError, match="expected numbers from 0 to 7"):
+        module(ids + 4, mask, Y)

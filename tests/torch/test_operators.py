@@ -299,6 +299,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "norms": lambda x: x.norm(p=1, dim=-1) + x.norm(p=float("inf"), dim=-1) + torch.linalg.vector_norm(x, 3, dim=-1),
     "cosine": lambda x: F.cosine_similarity(x, OTHER, dim=-1),
     "distances": lambda x: torch.cdist(x, FOUR),
+    "variance and mean": lambda x: torch.var_mean(x, -1, keepdim=True)[0] * x + torch.std_mean(x, 0)[1]
+    + torch.var_mean(x, 1, correction=0)[1][:, None] * torch.std_mean(x)[0],
     "prod": lambda x: x.prod(-1) + x[:2, :2].prod(),
     "cumulated products": lambda x: torch.cumprod(x, -1) + torch.cumprod(x[:5].relu(), 0)[-1],
     "more ones than are computed": lambda x: x + torch.ones(1 << 12, 1 << 17)[:8, :16] * x,
@@ -327,6 +329,10 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     ),
     "index_add": lambda x: torch.zeros(4, 16).index_add(0, ROWS, x),
     "index_add, columns": lambda x: torch.zeros(8, 4).index_add(1, ROWS, x[:, :8]),
+    "put where a mask holds": lambda x: x.masked_scatter(x > 0.2, OTHER + x.sum()),
+    "rows put where a mask holds": lambda x: (x * 2).masked_scatter(
+        (ROWS == 3)[:, None].expand(8, 16), torch.tanh(x[:4])
+    ) + x.masked_scatter((ROWS == 0)[:, None], x[:2] * 3),
     "scatter of more": lambda x: torch.zeros(4, 16).scatter(0, _spread(torch.tensor([2, 0])), x[:2]) * x[4:],
     "scatter, mean": lambda x: torch.ones(5, 16).scatter_reduce(0, _spread(ROWS), x, "mean", include_self=False),
     "scatter, mean with its own": lambda x: x.scatter_reduce(0, _spread(ROWS), x * 2, "mean"),
@@ -410,7 +416,6 @@ _WRITTEN = r"into the memory of a tensor that has a gradient.*\(.*test_operators
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "arguments that none takes": (lambda x: F.normalize(x.view(8, 4, 4), p=-1.0), "norm of order -1.0"),
     "a second result": (lambda x: F.max_pool2d(_image(x), 2, return_indices=True)[1] * 1.0, "no translation writes"),
-    "values of a mask": (lambda x: x.masked_scatter(x > 0, x), "has no translation"),
     "bags of several sizes": (lambda x: F.embedding_bag(ROWS, x, torch.tensor([0, 3])), "bags of several sizes"),
     "windows of several sizes": (lambda x: F.adaptive_max_pool2d(_image(x), 3), "windows of one size"),
     "numbers that are drawn": (lambda x: x + torch.randn_like(x), "give it to the module as an input"),

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.peer
 
 import torch.distributed as dist  # noqa: E402
 import torch.distributed.checkpoint as dcp  # noqa: E402
+from torch import nn  # noqa: E402
 
 import planner.torch  # noqa: E402
 from planner.runtime.workers import Context, Workers  # noqa: E402
@@ -183,3 +184,53 @@ def test_the_norm_counts_every_gradient_once(workers: Workers, kind: str) -> Non
     alone = float(torch.nn.utils.clip_grad_norm_(case.module.parameters(), 0.5))
     found = workers.call(_clipped, "nanogpt", PLANS[kind])
     assert found == pytest.approx([alone] * 4, rel=1e-5)
+
+
+class Counted(nn.Module):
+    """Blocks with running statistics, and a running copy of a weight, which is made of weights alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(16, 32), nn.Linear(32, 8)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 32)) for _ in range(4)
+        )
+        self.register_buffer("past", torch.zeros(8, 32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = x + block(x)
+        with torch.no_grad():
+            self.past.lerp_(self.last.weight, 0.5)
+        return self.last(x) + nn.functional.linear(x, self.past)
+
+
+def _counted(context: Context, strategy: str, folder: str) -> list[str]:
+    torch.set_num_threads(1)
+    module, plain = Counted(), Counted()
+    x, y = torch.randn(8, 16, generator=torch.Generator().manual_seed(1)), torch.arange(8)
+    loss = nn.functional.cross_entropy
+    plan = planner.torch.plan(
+        module, x, targets=y, loss=loss, hardware="a100-80", devices=dist.get_world_size(), strategy=strategy, cache=False
+    )
+    module = planner.torch.parallelize(module, plan)
+    ours, theirs = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (module, plain))
+    for _ in range(3):
+        for optimizer, value in ((ours, module(x, y)), (theirs, loss(plain(x), y))):
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+    truth, whole = plain.state_dict(), planner.torch.whole_state_dict(module)
+    dcp.save(planner.torch.state_dict(module), checkpoint_id=folder)
+    read = {"model": Counted().state_dict()}
+    dcp.load(read, checkpoint_id=folder)
+    return [n for n, v in truth.items() for s in (whole, read["model"]) if not torch.allclose(s[n], v, atol=1e-5)]
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "megatron:tp=2,pp=2,micro_batch=8"])
+def test_buffers_are_those_of_the_plain_module(workers: Workers, strategy: str, tmp_path: Path) -> None:
+    """Whichever stage writes them, and whatever is gathered to make them."""
+    for found in workers.call(_counted, strategy, str(tmp_path / "checkpoint")):
+        assert found == []

@@ -6,11 +6,14 @@ import math
 
 import numpy as np
 
-from planner.verify.uses import Reading, Use, Uses, hands_on, reads
+from planner.verify.uses import Reading, Use, Uses, reads
 
 __all__: list[str] = []
 
-hands_on("Abs", "Clip", "Relu")
+
+@reads("Abs", "Clip", "Relu")
+def _within(r: Reading) -> Uses:
+    return {0: r.loosely()}
 
 
 @reads("Cast", "CastLike", "Identity", "planner::Detach")
@@ -20,12 +23,12 @@ def _same(r: Reading) -> Uses:
 
 @reads("Max", "Min")
 def _any_of(r: Reading) -> Uses:
-    return {i: r.moved(i) for i in range(len(r.op.inputs))}
+    return {i: r.loosely(i) for i in range(len(r.op.inputs))}
 
 
 @reads("Where")
 def _where(r: Reading) -> Uses:
-    return {0: Use(mask=_keeps(r)), 1: r.moved(1), 2: r.moved(2)}
+    return {0: Use(mask=_keeps(r)), 1: r.loosely(1), 2: r.loosely(2)}
 
 
 def _keeps(r: Reading) -> bool:
@@ -40,7 +43,8 @@ def _sum(r: Reading) -> Uses:
     out: Uses = {}
     for i in range(len(r.op.inputs)):
         below = r.moved(i).below
-        out[i] = Use(below=None if below is None else tuple(_share(r, i, b) for b in below), mask=r.result.mask)
+        shares = None if below is None else tuple(_share(r, i, b) for b in below)
+        out[i] = Use(below=shares, mask=r.result.mask, loose=True)
     return out
 
 
@@ -54,7 +58,7 @@ def _share(r: Reading, index: int, bound: int) -> int:
 
 @reads("Sub")
 def _difference(r: Reading) -> Uses:
-    return {i: Use(below=r.moved(i).below, mask=r.result.mask) for i in range(len(r.op.inputs))}
+    return {i: Use(below=r.moved(i).below, mask=r.result.mask, loose=True) for i in range(len(r.op.inputs))}
 
 
 @reads("Mul")
@@ -63,7 +67,7 @@ def _mul(r: Reading) -> Uses:
     out: Uses = {}
     for i in range(len(r.op.inputs)):
         scale = len(r.shape(i)) <= 1 or math.prod(r.shape(i)) * 2 <= math.prod(r.result_shape)
-        out[i] = Use(below=r.result.flat.below, near_one=scale)
+        out[i] = Use(below=r.result.flat.below, near_one=scale, loose=True)
     return out
 
 
@@ -86,7 +90,7 @@ def _equal(r: Reading) -> Uses:
         if table is None or not np.issubdtype(table.dtype, np.integer):
             continue
         if table.size > 1 and table.min() >= 0:
-            out[i] = Use(below=(int(table.max()) + 1,))
+            out[i] = Use(below=(int(table.max()) + 1,), loose=True)
         elif table.size == 1 and r.result.mask is not None and int(table.reshape(-1)[0]) in (0, 1):
             out[i] = Use(mask=r.result.mask == bool(table.reshape(-1)[0]))
     return out

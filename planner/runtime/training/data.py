@@ -83,10 +83,11 @@ class _Files:
 
 
 def bounds_of(graph: Graph) -> dict[str, Any]:
-    """Inputs that are indices → the number, or numbers, that they lie below."""
+    """Inputs that are indices → the number, or numbers, that they lie below; of those alone that are looked up as they
+    are."""
     known = uses(graph)
     inputs = (n for n in graph.inputs if graph.tensors[n].role is Role.INPUT)
-    return {n: u.below for n in inputs if (u := known.get(n)) is not None and u.below is not None}
+    return {n: u.below for n in inputs if (u := known.get(n)) is not None and u.below is not None and not u.loose}
 
 
 def ignored_of(graph: Graph) -> list[int]:

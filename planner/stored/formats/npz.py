@@ -59,7 +59,9 @@ def _head(e: Entry) -> bytes:
     out = io.BytesIO()
     descr = npy.dtype_to_descr(e.dtype)
     if e.dtype.kind == "V":
-        raise ValueError(f"{e.name}: elements of {e.dtype}, which .npz cannot hold; give --dtype fp32")
+        raise ValueError(
+            f"{e.name}: elements of {e.dtype}, which .npz cannot hold; give another format, or a weight --dtype fp32"
+        )
     npy.write_array_header_1_0(out, {"descr": descr, "fortran_order": False, "shape": e.shape})
     return out.getvalue()
 

@@ -222,6 +222,11 @@ def _tensor(call: Call, file: Path) -> StoredArray:
     if call.name.name == "_rebuild_tensor_v3":
         kind = call.arguments[6] if len(call.arguments) > 6 else None
         dtype = TORCH.get(kind.name) if isinstance(kind, Name) else None
+    flags = call.arguments[7:8] if call.name.name == "_rebuild_tensor_v3" else call.arguments[6:7]
+    if any(isinstance(f, dict) and any(f.values()) for f in flags):
+        raise ValueError(
+            "a tensor whose numbers are conjugated or negated when they are read: save x.resolve_conj().resolve_neg()"
+        )
     if dtype is None:
         raise ValueError("a tensor of a type that is not known here")
     if isinstance(shape, Call):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import operator
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -101,7 +102,13 @@ class _Walk:
             self.inputs.append(name)
             return self.writer.fed(name, like)
         if spec.kind is InputKind.PARAMETER:
+            self._check_owner(spec.target, "parameter")
             return self._parameter(spec.target.removeprefix(_STEP), like)
+        if spec.kind is InputKind.BUFFER and not spec.target.startswith(_STEP):
+            held = self.program.state_dict.get(spec.target, self.program.constants.get(spec.target))
+            if spec.target in mutated or not has_numbers(held):
+                self._check_owner(spec.target, "buffer without numbers, or one that changes,")
+            return self._held(held)  # the weights of classes, which are what they are
         if spec.kind is InputKind.BUFFER:
             name = spec.target.removeprefix(_STEP)
             held = self.program.state_dict.get(spec.target, self.program.constants.get(spec.target))
@@ -115,6 +122,14 @@ class _Walk:
             self.buffers[spec.target] = value
             return value
         return self._held(self.program.constants[spec.target])
+
+    def _check_owner(self, target: str, what: str) -> None:
+        """InputError for what belongs to the loss: what a step trains and changes belongs to the module."""
+        if not target.startswith(_STEP):
+            raise InputError(
+                f"{type(self.module).__name__}: the loss has a {what} of its own, {target.partition('.')[2]}; make the "
+                "loss a part of the module, which is then planned without a loss"
+            )
 
     def _parameter(self, path: str, like: Tensor) -> Value:
         """One value for a parameter of several names, under the first that the module has for it."""
@@ -232,6 +247,18 @@ class _Walk:
             elif spec.kind is OutputKind.BUFFER_MUTATION:
                 assert spec.target is not None
                 updates.append(self._update(spec.target, node))
+            elif spec.kind is OutputKind.PARAMETER_MUTATION:
+                raise InputError(
+                    f"{type(self.module).__name__}: the step writes into the parameter "
+                    f"{str(spec.target).removeprefix(_STEP)}; write into it behind the step, under torch.no_grad(), or "
+                    "make it a buffer"
+                )
+            elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+                warnings.warn(
+                    f"{type(self.module).__name__}: the module writes into its input {spec.target}, which stays as it "
+                    "is under a plan: a batch that is given again is the batch that it was",
+                    stacklevel=2,
+                )
         if not outputs:
             raise InputError(f"{type(self.module).__name__}: the step returns no tensor; expected a loss")
         w.base = "output"

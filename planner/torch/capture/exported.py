@@ -43,8 +43,33 @@ class _Step(nn.Module):
     def forward(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...]) -> Any:
         name = type(self.module).__name__
         with compare_own_gradients(name), DetachUnfollowed(name):
-            found = self.module(*inputs, **kwargs)
+            with _written_buffers(self.module):
+                found = self.module(*inputs, **kwargs)
             return loss_of(found) if self.loss is None else self.loss(found, *targets)
+
+
+@contextmanager
+def _written_buffers(module: nn.Module) -> Iterator[None]:
+    """A module that gives a buffer another tensor (`self.mean = 0.9 * self.mean + x.mean(0)`) writes into it behind the
+    call, which torch.export follows; it forgets the other tensor.
+
+    InputError where that has another shape or type.
+    """
+    before = [(m, n, b) for m in module.modules() for n, b in m._buffers.items() if b is not None]
+    yield
+    for owner, name, buffer in before:
+        now = owner._buffers.get(name)
+        if now is buffer or now is None:
+            continue
+        if now.shape != buffer.shape or now.dtype != buffer.dtype:
+            path = next(p for p, m in module.named_modules() if m is owner)
+            raise InputError(
+                f"{type(module).__name__}: the step gives the buffer {f'{path}.{name}'.lstrip('.')} another shape or "
+                f"type, {list(now.shape)} {now.dtype} for {list(buffer.shape)} {buffer.dtype}; keep them"
+            )
+        with torch.no_grad():
+            buffer.copy_(now.detach())
+        owner._buffers[name] = buffer
 
 
 def loss_of(found: Any) -> Any:
@@ -99,12 +124,15 @@ def exported_step(
 
 def _apart(given: Any) -> Any:
     """With a tensor of its own in every place: torch.export takes one that is given twice, as token ids that are labels
-    as well, for one input, and has all read the last."""
+    as well, for one input, and has all read the last; and it fails on a tensor beside a view of it."""
     seen: set[int] = set()
 
     def own(x: Any) -> Any:
-        if not isinstance(x, Tensor) or id(x) not in seen:
-            seen.add(id(x))
+        if not isinstance(x, Tensor):
+            return x
+        place = x.untyped_storage()._cdata
+        if place not in seen:
+            seen.add(place)
             return x
         return x.detach().clone()
 

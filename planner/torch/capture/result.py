@@ -89,7 +89,10 @@ class Capture:
 
     def flattened(self, inputs: Sequence[Any], kwargs: Mapping[str, Any], targets: Sequence[Any]) -> list[Tensor]:
         """The tensors that a step reads, in the order of `inputs`.  InputError where they are not built alike."""
-        leaves, structure = pytree.tree_flatten((tuple(inputs), dict(kwargs), tuple(targets)))
+        given: Any = (tuple(inputs), dict(kwargs), tuple(targets))
+        leaves, structure = pytree.tree_flatten(given)
+        if structure != self.structure:
+            leaves, structure = pytree.tree_flatten(_in_order(given, self.structure))
         if structure != self.structure:
             raise InputError(
                 f"{self.name}: the step was planned for arguments, keywords and targets like "
@@ -108,6 +111,17 @@ class Capture:
 def plain_of(leaves: Sequence[Any]) -> tuple[Any, ...]:
     """What of the arguments is no tensor."""
     return tuple(leaf for leaf in leaves if not isinstance(leaf, Tensor))
+
+
+def _in_order(value: Any, spec: pytree.TreeSpec) -> Any:
+    """With the keys of dictionaries in the order that they had when the step was planned."""
+    children = spec.children()
+    if isinstance(value, dict) and spec.type is type(value) and set(value) == set(spec.context):
+        ordered = {k: _in_order(value[k], child) for k, child in zip(spec.context, children, strict=True)}
+        return ordered if type(value) is dict else type(value)(ordered)
+    if type(value) in (list, tuple) and spec.type is type(value) and len(value) == len(children):
+        return type(value)(_in_order(v, child) for v, child in zip(value, children, strict=True))
+    return value
 
 
 def _same(found: Sequence[Any], wanted: Sequence[Any]) -> bool:

@@ -1,8 +1,8 @@
 """What torch checks of the values of tensors before it computes, left out while torch.export follows a step.
 
 The flow of such a check depends on values, which torch.export cannot follow, and none of what is computed depends on
-it: `torch.distributions` compares parameters and samples with what they may be, and `gaussian_nll_loss` looks for
-variances below zero.
+it: `torch.distributions` compares parameters and samples with what they may be, `gaussian_nll_loss` looks for
+variances below zero, and Hugging Face counts the tokens that images stand for.
 """
 
 from __future__ import annotations
@@ -37,7 +37,19 @@ def _gaussian_nll(
     return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
 
 
+class _Holds:
+    """What a check finds where nothing is wrong, as a truth or a tensor of one."""
+
+    def __bool__(self) -> bool:
+        return True
+
+    def item(self) -> bool:
+        return True
+
+
 _INSTEAD: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
     functional.gaussian_nll_loss: _gaussian_nll,
-    torch._is_all_true: lambda _: True,  # by which torch.distributions says whether values are as they should be
+    # By which torch.distributions and torch._check_tensor_all say whether values are as they should be.
+    torch._is_all_true: lambda _: _Holds(),
+    Tensor._is_all_true: lambda _: _Holds(),
 }

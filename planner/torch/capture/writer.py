@@ -193,6 +193,18 @@ class Writer:
             return Value("", x.shape, dtype, x.held.to(dtype))
         return self.op("Cast", x, shape=x.shape, dtype=dtype, to=self.type(dtype, x.name))
 
+    def expanded_from(self, x: Value) -> Value | None:
+        """What an Expand repeated to make this tensor; None where none did."""
+        for node in reversed(self.nodes):
+            if node.output[0] == x.name:
+                if node.op_type != "Expand":
+                    return None
+                known = {v.name: v for v in (*self.shapes, *self.inputs)}.get(node.input[0])
+                if known is None:
+                    return None
+                return Value(known.name, tuple(d.dim_value for d in known.type.tensor_type.shape.dim), x.dtype)
+        return None
+
     # The whole
 
     def model(self, outputs: Sequence[Value], facts: dict[str, str]) -> bytes:

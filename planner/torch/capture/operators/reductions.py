@@ -116,6 +116,14 @@ def _variance(
     return w.op("Sqrt", y, shape=y.shape) if w.operator.startswith("std") else y
 
 
+@aten("var_mean.default", "var_mean.dim", "var_mean.correction", "std_mean.default", "std_mean.dim",
+      "std_mean.correction")  # fmt: skip
+def _variance_and_mean(
+    w: Writer, x: Value, dim: Dims = None, unbiased: bool = True, keepdim: bool = False, correction: float | None = None
+) -> tuple[Value, Value]:
+    return _variance(w, x, dim, unbiased, keepdim, correction), reduced(w, "ReduceMean", x, dim, keepdim)
+
+
 @aten("argmax.default", "argmin.default")
 def _place(w: Writer, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
     type_ = "ArgMax" if "argmax" in w.operator else "ArgMin"

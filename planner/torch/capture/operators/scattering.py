@@ -131,3 +131,26 @@ def _bucket(w: Writer, a: Value, b: Value, *, out_int32: bool = False, right: bo
     below = binary(w, "LessOrEqual" if right else "Less", bounds, column, dtype=torch.bool)
     kind = torch.int32 if out_int32 else torch.int64
     return reduced(w, "ReduceSum", w.cast(below, kind), -1, False)
+
+
+@aten("masked_scatter.default")
+def _masked_scatter(w: Writer, x: Value, mask: Value, source: Value) -> Value:
+    """Elements of the source, in their order, where the mask holds.  A mask of whole rows, as one of the tokens that
+    images stand for, is counted by rows: by elements there would be thousands of times as many numbers."""
+    source = w.cast(source, x.dtype)
+    rows = w.expanded_from(mask) or mask
+    width = x.shape[-1] if x.rank else 1
+    if rows.rank != x.rank or rows.shape != (*x.shape[:-1], 1) or source.shape[-1:] != (width,):
+        rows, width = _as_wide(w, mask, x.shape), 1
+    count = x.elements // max(width, 1)
+    flat = w.op("Reshape", w.cast(rows, torch.int64), w.integers([-1]), shape=[count])
+    order = binary(w, "Sub", w.op("CumSum", flat, w.scalar(0, torch.int64), shape=flat.shape), 1)
+    order = w.op("Max", order, w.scalar(0, torch.int64), shape=order.shape)
+    given = w.op("Reshape", source, w.integers([-1, width]), shape=[source.elements // max(width, 1), width])
+    found = w.op("Gather", given, order, shape=[count, width], axis=0)
+    found = w.op("Reshape", found, w.integers(x.shape), shape=x.shape)
+    return w.op("Where", rows, found, x, shape=x.shape, dtype=x.dtype)
+
+
+def _as_wide(w: Writer, x: Value, shape: tuple[int, ...]) -> Value:
+    return x if x.shape == shape else w.op("Expand", x, w.integers(shape), shape=shape)
