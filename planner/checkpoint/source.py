@@ -71,6 +71,13 @@ class Checkpoint:
         return style_of(self.tensors, self.kind, self.paths.values())
 
     @property
+    def folders(self) -> tuple[Path, ...]:
+        """In which one more file would be taken for a part of it: those of its files, not that of several steps."""
+        if not self.place.is_dir():
+            return ()
+        return tuple(dict.fromkeys((*(f.parent for f in self.files), *([self.place] if self.ranks else []))))
+
+    @property
     def size(self) -> int:
         return sum(f.stat().st_size for f in self.files)
 

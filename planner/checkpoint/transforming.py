@@ -162,7 +162,10 @@ def planned(source: Checkpoint, place: Path, target: Layouts | None, options: Op
     along = carried(source, kind, names.names, options)
     found = target_of(source, place, kind, names.names, target, options, along)
     place = place / f"rank_{options.ranks[0]}" if options.ranks else place
-    writing = Writing(place, found.files, found.small, replaces=options.force, keeps=(source.place, *source.files))
+    writing = Writing(
+        place, found.files, found.small, replaces=options.force, keeps=(source.place, *source.files),
+        apart=source.folders,
+    )  # fmt: skip
     arrays = writing.arrays()
     reduced = pieces_read(source, found.pieces)
     moves = []

@@ -55,12 +55,13 @@ def checksums_of(place: Path) -> Path:
 class Writing:
     """A target that comes to be at `place`: a folder of `files` and of `small` ones, or one file of the same name.
 
-    UsageError where something is there already, and `replaces` is not said; where its disk has not the room.
+    UsageError where something is there already, and `replaces` is not said; where its disk has not the room; where it
+    would hold one of `keeps`, or lie in one of the folders `apart`.
     """
 
     def __init__(
         self, place: Path, files: Sequence[FileToWrite], small: Mapping[str, bytes], *, replaces: bool = False,
-        keeps: Sequence[Path] = (),
+        keeps: Sequence[Path] = (), apart: Sequence[Path] = (),
     ) -> None:  # fmt: skip
         given = place
         place = Path(os.path.realpath(place))
@@ -69,6 +70,7 @@ class Writing:
         for other in (Path(os.path.realpath(k)) for k in keeps):
             if other == place or other.is_relative_to(place):
                 raise UsageError(f"{given}: holds the source, {other}, which is only read; give another place")
+        for other in (Path(os.path.realpath(a)) for a in apart):
             if place.is_relative_to(other):
                 raise UsageError(f"{given}: lies in the source, {other}, which is only read; give another place")
         # Of a link, the file has the name of the link, and takes the place that it leads to.

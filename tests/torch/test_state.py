@@ -212,9 +212,7 @@ def _counted(context: Context, strategy: str, folder: str) -> list[str]:
     module, plain = Counted(), Counted()
     x, y = torch.randn(8, 16, generator=torch.Generator().manual_seed(1)), torch.arange(8)
     loss = nn.functional.cross_entropy
-    plan = planner.torch.plan(
-        module, x, targets=y, loss=loss, hardware="a100-80", devices=dist.get_world_size(), strategy=strategy, cache=False
-    )
+    plan = planner.torch.plan(module, x, targets=y, loss=loss, hardware="a100-80", strategy=strategy, cache=False)
     module = planner.torch.parallelize(module, plan)
     ours, theirs = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (module, plain))
     for _ in range(3):
