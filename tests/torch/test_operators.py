@@ -36,6 +36,7 @@ CLASSES = torch.tensor([3, 15, -100, 0, 7, -100, 3, 9])
 SHARES = _numbers(3, 8, 16).softmax(-1)
 WEIGHS = torch.arange(1.0, 17.0)
 OTHER, FOUR, PUT = _numbers(1, 8, 16), _numbers(1, 4, 16), _numbers(2, 2, 2, 16)
+FILTERS = _numbers(7, 8, 8, 3) * 0.1
 PLACES, FORMS, SEEN = _numbers(4, 8, 3, 3, 2) * 0.4, _numbers(5, 3, 16, 16), _numbers(6, 2, 1, 2, 4, 4)
 
 
@@ -343,6 +344,13 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "batch norm that keeps nothing": lambda x: F.batch_norm(x * x, None, None, WEIGHS, training=True),
     "a pool with a divisor": lambda x: F.avg_pool2d(_image(x), 2, padding=1, divisor_override=3),
     "greatest of windows": lambda x: F.adaptive_max_pool2d(_image(x), 2),
+    "padded, and cut": lambda x: F.pad(_image(x), (-1, 2, 1, -2)) + F.pad(_image(x), (-1, 2, 1, -2), "reflect")
+    + F.pad(_image(x), (-1, 2, 1, -2), "replicate") + F.pad(_image(x), (-1, 2, 1, -2), "circular"),
+    "of one sample": lambda x: F.conv1d(x, FILTERS, padding=1) + F.max_pool1d(F.conv_transpose1d(x, FILTERS), 3, 1)
+    + F.adaptive_avg_pool1d(x, 5).sum() + F.avg_pool1d(x, 2).sum() + F.adaptive_max_pool2d(x.view(2, 4, 16), 2).sum(),
+    "attention of more keys": lambda x: F.scaled_dot_product_attention(
+        x.view(2, 4, 16), x.view(2, 1, 4, 16), OTHER.view(2, 1, 4, 16)
+    ),
     "uneven windows": lambda x: F.adaptive_avg_pool2d(_image(x), (3, None)),
     "resized, nearest": lambda x: F.interpolate(_image(x), scale_factor=2) + F.interpolate(_image(x), size=8),
     "resized, exact": lambda x: F.interpolate(_image(x), size=(6, 7), mode="nearest-exact"),
@@ -416,6 +424,10 @@ _WRITTEN = r"into the memory of a tensor that has a gradient.*\(.*test_operators
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "arguments that none takes": (lambda x: F.normalize(x.view(8, 4, 4), p=-1.0), "norm of order -1.0"),
     "a second result": (lambda x: F.max_pool2d(_image(x), 2, return_indices=True)[1] * 1.0, "no translation writes"),
+    "corners of what is blurred": (
+        lambda x: F.interpolate(_image(x), size=(2, 3), mode="bilinear", antialias=True, align_corners=True),
+        "leave align_corners out",
+    ),
     "bags of several sizes": (lambda x: F.embedding_bag(ROWS, x, torch.tensor([0, 3])), "bags of several sizes"),
     "windows of several sizes": (lambda x: F.adaptive_max_pool2d(_image(x), 3), "windows of one size"),
     "numbers that are drawn": (lambda x: x + torch.randn_like(x), "give it to the module as an input"),

@@ -19,6 +19,10 @@ def _attention(
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Value:  # fmt: skip
     """ONNX Attention (version 23), where no scores are dropped; operands of rank 3 get a head."""
+    fronts = q.shape[:-2], k.shape[:-2], v.shape[:-2]
+    if len(set(fronts)) > 1 and not enable_gqa:
+        wide = tuple(torch.broadcast_shapes(*fronts))
+        q, k, v = (_wide(w, x, wide) for x in (q, k, v))
     given = q.shape[:-2]
     if q.rank != 4:
         if mask is not None and mask.rank > 2:
@@ -50,7 +54,7 @@ def _in_four(w: Writer, x: Value) -> Value:
 
 
 def _wide(w: Writer, mask: Value, front: tuple[int, ...]) -> Value:
-    """A mask for each of the samples and heads."""
+    """A matrix, as a mask, for each of the samples and heads."""
     shape = (*front, *mask.shape[-2:])
     if mask.shape == shape:
         return mask

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from planner.errors import InputError
 from planner.torch.capture.operators.elementwise import binary
-from planner.torch.capture.registry import aten
+from planner.torch.capture.registry import Translator, aten
 from planner.torch.capture.writer import Value, Writer
 
 __all__: list[str] = []
 
 Sizes = int | Sequence[int]
+
+
+def _with_samples(function: Translator) -> Translator:
+    """Of an operator whose name ends in how many dimensions space has: also where there are no samples beside."""
+
+    @functools.wraps(function)
+    def write(w: Writer, x: Value, *arguments: Any, **named: Any) -> Any:
+        found = re.search(r"([123])d", w.operator)
+        if found is None or x.rank != int(found[1]) + 1:
+            return function(w, x, *arguments, **named)
+        results = w.results
+        w.results = tuple(r.unsqueeze(0) for r in results)
+        made = function(w, w.op("Unsqueeze", x, w.integers([0]), shape=(1, *x.shape)), *arguments, **named)
+        w.results = results
+        first, *others = made if isinstance(made, tuple) else (made,)
+        first = w.op("Squeeze", first, w.integers([0]), shape=first.shape[1:])
+        return (first, *others) if isinstance(made, tuple) else first
+
+    return write
 
 
 def _each(sizes: Sizes, rank: int) -> list[int]:
@@ -23,6 +45,7 @@ def _each(sizes: Sizes, rank: int) -> list[int]:
 
 
 @aten("conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding", "conv3d.padding")
+@_with_samples
 def _convolution(
     w: Writer, x: Value, weight: Value, bias: Value | None = None, stride: Sizes = 1, padding: Sizes | str = 0,
     dilation: Sizes = 1, groups: int = 1,
@@ -56,6 +79,7 @@ def _any_convolution(
 
 
 @aten("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")
+@_with_samples
 def _transposed(
     w: Writer, x: Value, weight: Value, bias: Value | None = None, stride: Sizes = 1, padding: Sizes = 0,
     output_padding: Sizes = 0, groups: int = 1, dilation: Sizes = 1,
@@ -64,6 +88,7 @@ def _transposed(
 
 
 @aten("max_pool1d.default", "max_pool2d.default", "max_pool3d.default")
+@_with_samples
 def _max_pool(
     w: Writer, x: Value, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, dilation: Sizes = 1, ceil: bool = False
 ) -> Value:
@@ -76,11 +101,13 @@ def _max_pool(
 
 
 @aten("max_pool2d_with_indices.default")
+@_with_samples
 def _max_pool_with(w: Writer, x: Value, *arguments: Sizes) -> tuple[Value, None]:
     return _max_pool(w, x, *arguments), None
 
 
 @aten("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
+@_with_samples
 def _average_pool(
     w: Writer, x: Value, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, ceil: bool = False,
     count_include_pad: bool = True, divisor: int | None = None,
@@ -100,6 +127,7 @@ def _average_pool(
 
 
 @aten("adaptive_avg_pool1d.default", "adaptive_avg_pool2d.default", "adaptive_avg_pool3d.default")
+@_with_samples
 def _adaptive(w: Writer, x: Value, _: object) -> Value:
     given = list(w.result_shape()[2:])
     if all(n == 1 for n in given):
@@ -128,6 +156,7 @@ def _uneven(w: Writer, x: Value, sizes: Sequence[int]) -> Value:
 
 
 @aten("adaptive_max_pool1d.default", "adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
+@_with_samples
 def _adaptive_max(w: Writer, x: Value, size: Sizes) -> tuple[Value, None]:
     space, given = x.shape[2:], _each(size, x.rank - 2)
     if any(n % m for n, m in zip(space, given, strict=True)):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from planner.errors import InputError
 from planner.torch.capture.registry import aten
 from planner.torch.capture.writer import Value, Writer
 
@@ -43,6 +44,11 @@ def _nearest_by(w: Writer, x: Value, size: object, *scales: float | None) -> Val
 def _smooth(w: Writer, x: Value, size: object, corners: bool, scales: Sequence[float | None] | None = None) -> Value:
     cubic, wide = "bicubic" in w.operator, "_aa" in w.operator
     how: dict[str, Any] = {"coordinate_transformation_mode": "align_corners" if corners else "half_pixel"}
+    if corners and wide:
+        raise InputError(
+            f"{w.path or 'the module'}: an interpolation with antialias and align_corners has no translation; leave "
+            "align_corners out"
+        )
     if corners:
         scales = None  # the corners say where samples lie
     if cubic:

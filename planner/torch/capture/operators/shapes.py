@@ -169,21 +169,24 @@ def _pad(w: Writer, x: Value, pads: Sequence[int], *how: object, value: float | 
     before, after = [0] * x.rank, [0] * x.rank
     for k in range(len(pads) // 2):
         before[x.rank - 1 - k], after[x.rank - 1 - k] = pads[2 * k], pads[2 * k + 1]
-    if min(*pads, 0) < 0:
-        return _cropped(w, x, before, after, value)
-    mode = {"replicate": "edge", "circular": "wrap"}.get(mode, mode)
+    wrapped = mode == "circular"  # of what is left; the other modes repeat what is taken away, too
+    if wrapped:
+        x = _cropped(w, x, before, after)
     filled = w.scalar(value, x.dtype) if mode == "constant" else None
-    return w.op("Pad", x, w.integers([*before, *after]), filled, shape=w.result_shape(), mode=mode)
+    wide = [max(p, 0) for p in (*before, *after)]
+    if any(wide):
+        shape = [n + b + a for n, b, a in zip(x.shape, wide[: x.rank], wide[x.rank :], strict=True)]
+        mode = {"replicate": "edge", "circular": "wrap"}.get(mode, mode)
+        x = w.op("Pad", x, w.integers(wide), filled, shape=shape, mode=mode)
+    return x if wrapped else _cropped(w, x, before, after)
 
 
-def _cropped(w: Writer, x: Value, before: list[int], after: list[int], value: float) -> Value:
+def _cropped(w: Writer, x: Value, before: list[int], after: list[int]) -> Value:
     """Negative widths take away."""
     first = [max(-b, 0) for b in before]
     last = [n - max(-a, 0) for n, a in zip(x.shape, after, strict=True)]
-    shape = [e - b for b, e in zip(first, last, strict=True)]
-    x = w.op("Slice", x, w.integers(first), w.integers(last), shape=shape)
-    wide = [max(p, 0) for p in (*before, *after)]
-    return w.op("Pad", x, w.integers(wide), w.scalar(value, x.dtype), shape=w.result_shape()) if any(wide) else x
+    shape = tuple(e - b for b, e in zip(first, last, strict=True))
+    return x if shape == x.shape else w.op("Slice", x, w.integers(first), w.integers(last), shape=shape)
 
 
 @aten("tril.default", "triu.default")
