@@ -108,15 +108,14 @@ def parallelize(module: nn.Module, plan: ModulePlan, *, mode: Mode = "eager") ->
 def _forward_of(kind: type[nn.Module]) -> Any:
     """What takes the place of a module's `forward`; it shows the same signature, by which trainers choose inputs."""
 
-    # torch.compile goes around it: the program of a plan is compiled by `mode`.  torch.compiler.disable would import
-    # the compiler here, this does at the first call, as torch's optimizers do.
-    @torch._compile._disable_dynamo
     @functools.wraps(kind.forward)
     def forward(self: nn.Module, *arguments: Any, **keywords: Any) -> Any:
         runner: Runner = self._planner
         return runner(arguments, keywords)
 
-    return forward
+    # torch.compile goes around it: the program of a plan is compiled by `mode`.  torch.compiler.disable would import
+    # the compiler here, this does at the first call, as torch's optimizers do.
+    return torch._compile._disable_dynamo(forward)
 
 
 def _not_copied(self: nn.Module, _: object) -> Any:

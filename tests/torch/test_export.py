@@ -276,15 +276,32 @@ def test_constants_of_equal_numbers_are_stored_once() -> None:
     assert sum(len(t.raw_data) for t in stored) < 2 * 8192 * 4
 
 
-def test_what_is_drawn_by_stochastic_depth_is_dropped() -> None:
+@pytest.mark.parametrize("how", ["bernoulli", "floor", "below", "above"])
+def test_what_is_drawn_by_stochastic_depth_is_dropped(how: str) -> None:
     class Depth(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x * x.new_empty((x.shape[0], 1)).bernoulli_(0.75).div_(0.75)
+            shape = (x.shape[0], 1)
+            if how == "bernoulli":
+                return x * x.new_empty(shape).bernoulli_(0.75).div_(0.75)
+            if how == "floor":  # as Hugging Face writes it
+                return x.div(0.75) * (0.75 + torch.rand(shape, dtype=x.dtype, device=x.device)).floor_()
+            drawn = torch.rand(shape)
+            return x * (drawn < 0.75 if how == "below" else drawn >= 0.25) / 0.75
 
-    model = onnx.load_from_string(capture(Depth(), (torch.ones(8, 4),)).model)
+    model = onnx.load_from_string(capture(Depth(), (torch.ones(4096, 4),)).model)
     assert [n.op_type for n in model.graph.node].count("Dropout") == 1
-    (found,) = onnx.reference.ReferenceEvaluator(model).run(None, {"x": np.ones((8, 4), np.float32)})
-    assert set(np.unique(found.round(3))) <= {np.float32(0), np.float32(1.333)}
+    (found,) = onnx.reference.ReferenceEvaluator(model).run(None, {"x": np.ones((4096, 4), np.float32)})
+    assert set(np.unique(found.round(3))) == {np.float32(0), np.float32(1.333)}
+    assert 0.97 < found.mean() < 1.03
+
+
+def test_other_uses_of_drawn_numbers_are_named() -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * (torch.rand(8, 1) + 1)
+
+    with pytest.raises(InputError, match=r"aten.rand.default has no translation .*; draw what is random outside"):
+        capture(Noisy(), (torch.ones(8, 4),))
 
 
 def config(folder: Path, **entries: Any) -> Path:

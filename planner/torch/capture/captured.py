@@ -17,6 +17,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from planner.errors import InputError
+from planner.torch.capture.drawn import Drawn, made_of
 from planner.torch.capture.exported import Loss, exported_step
 from planner.torch.capture.known import computed, once
 from planner.torch.capture.names import argument_names, input_names, module_path
@@ -161,6 +162,8 @@ class _Walk:
         if unwritten is not None and unwritten.meta.get("val") is not None:
             raise self._lacking(node, f" of {unwritten.name}, a result that no translation writes,")
         arguments, keywords = self._mapped(node.args), self._mapped(node.kwargs)
+        if self._drawn(node, name, arguments, results):
+            return
         known = self._known(node, arguments, keywords, results)
         if known is not None:
             whole = [Value("", tuple(r.shape), k.dtype, k) for r, k in zip(results, known, strict=True)]
@@ -181,6 +184,32 @@ class _Walk:
             self.values[node] = write(w, *arguments, **said)
         except InputError as error:
             raise NoTranslationError(str(error), str(node.target)) from error
+
+    def _drawn(self, node: Node, name: str, arguments: Any, results: tuple[Tensor, ...]) -> bool:
+        """Whether it draws numbers, or reads such that nothing has read yet.
+
+        NoTranslationError where they are more than ones with a probability.
+        """
+        if name == "rand.default":
+            self.values[node] = Drawn(tuple(results[0].shape), results[0].dtype)
+            return True
+        source = next((n for n in node.all_input_nodes if isinstance(self.values[n], Drawn)), None)
+        if source is None:
+            return False
+        w = self.writer
+        w.path, w.results, w.operator = module_path(node), results, name
+        w.base = self._base(w.path, name.partition(".")[0].strip("_"))
+        found = made_of(w, name, arguments)
+        if found is None:
+            raise self._lacking(self._drawn_by(source))
+        self.values[node] = found
+        return True
+
+    def _drawn_by(self, node: Node) -> Node:
+        """The operator that drew the numbers that this one hands on."""
+        while not str(node.target).startswith("aten.rand"):
+            node = next(n for n in node.all_input_nodes if isinstance(self.values[n], Drawn))
+        return node
 
     def _check(self, node: Node, write: Translator, arguments: Any, keywords: Any) -> None:
         """NoTranslationError where the translator takes other arguments."""

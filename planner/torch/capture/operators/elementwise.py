@@ -262,9 +262,15 @@ def dropped(w: Writer, x: Value, share: float) -> Value:
 
 @aten("bernoulli.p")
 def _bernoulli(w: Writer, x: Value, p: float, generator: Any = None) -> Value:
-    """Ones of which the others are dropped, without what a dropout makes up for them by: stochastic depth draws so."""
-    ones = w.op("Expand", w.scalar(1.0, x.dtype), w.integers(x.shape), shape=x.shape)
-    return ones if p >= 1 else binary(w, "Mul", dropped(w, ones, 1.0 - p), p)
+    """Stochastic depth draws so."""
+    return chosen_with(w, x.shape, x.dtype, p)
+
+
+def chosen_with(w: Writer, shape: Sequence[int], dtype: torch.dtype, p: float) -> Value:
+    """Ones with a probability, else zeros: ones of which the others are dropped, without what a dropout makes up for
+    them by."""
+    ones = w.op("Expand", w.scalar(1.0 if p > 0 else 0.0, dtype), w.integers(shape), shape=shape)
+    return ones if p >= 1 or p <= 0 else binary(w, "Mul", dropped(w, ones, 1.0 - p), p)
 
 
 @aten("native_dropout.default")
