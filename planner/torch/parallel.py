@@ -38,7 +38,7 @@ from planner.torch.capture.writer import as_array
 from planner.torch.delivery import Deliver
 from planner.torch.guards import Kept, check_autocast, check_hooks, check_indices, check_mode, replaced
 from planner.torch.planning import ModulePlan
-from planner.torch.state import STAGES
+from planner.torch.state import STAGES, in_shards
 from planner.torch.step import model_of_step
 from planner.verify.pipelined import pipeline_of
 
@@ -99,6 +99,7 @@ def parallelize(module: nn.Module, plan: ModulePlan, *, mode: Mode = "eager") ->
     check_hooks(module)
     runner = Runner(module, plan, mode)
     runner.place_state()
+    module.register_load_state_dict_pre_hook(in_shards)
     kind = type(module)
     named = {"forward": _forward_of(kind), "_planner": runner, "__reduce_ex__": _not_copied}
     module.__class__ = type(f"Parallel{kind.__name__}", (kind,), named)
@@ -224,6 +225,15 @@ class Runner:
         if self.plain:
             return nn.Parameter(local, requires_grad=whole.requires_grad)
         return nn.Parameter(self.state.tensor(layout, local, shape, stride), requires_grad=whole.requires_grad)
+
+    def shard(self, parameter: nn.Parameter, whole: Tensor) -> Tensor:
+        """What this rank holds of numbers for one of the module's parameters, as the parameter is held."""
+        if parameter.is_meta:
+            return whole.to("meta")
+        name = next(n for n, p in self.parameters.items() if p is parameter)
+        local = local_part(whole.detach(), self.layouts[name], self.stage.mesh, self.context.place)
+        local = local.to(self.device)
+        return local if self.plain else DTensor(local, parameter._spec, requires_grad=False)
 
     # A step
 

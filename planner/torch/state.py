@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from planner.errors import UsageError
 from planner.runtime.placements import in_one_piece, in_shards_of, local_tensor
 
-__all__ = ["STAGES", "clip_grad_norm_", "load_state_dict", "set_step", "state_dict", "whole_state_dict"]
+__all__ = ["STAGES", "clip_grad_norm_", "in_shards", "load_state_dict", "set_step", "state_dict", "whole_state_dict"]
 
 STAGES: Final = "_planner_stages"  # of a parameter, by how many stages of the pipeline it is held
 
@@ -59,6 +59,16 @@ def load_state_dict(
         counted = [int(s["step"]) for s in optimizer.state.values() if "step" in s]
         if counted and hasattr(type(module), "_planner"):
             set_step(module, max(counted))
+
+
+def in_shards(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """A hook of `load_state_dict`: whole tensors, as the plain module has them, become this rank's shards."""
+    runner = getattr(type(module), "_planner", None)
+    for name, p in module.named_parameters(remove_duplicate=False):
+        value = state.get(prefix + name)
+        fits = isinstance(value, Tensor) and not isinstance(value, DTensor) and value.shape == p.shape
+        if runner is not None and fits and (p.is_meta or isinstance(p, DTensor)):
+            state[prefix + name] = runner.shard(p, value)
 
 
 def set_step(module: nn.Module, step: int) -> None:

@@ -88,6 +88,24 @@ def test_a_checkpoint_of_any_plan_is_read_under_any_other_and_by_the_module(
         np.testing.assert_array_equal(v.numpy(), saved[n])
 
 
+def _given_whole(context: Context, options: dict[str, Any]) -> list[str]:
+    torch.set_num_threads(1)
+    case, other = made("vit"), made("vit", seed=1)
+    module = planner.torch.parallelize(case.module, planned(case, options))
+    given = other.module.state_dict()
+    module.load_state_dict(given)
+    found = planner.torch.whole_state_dict(module)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        module.load_state_dict(given | {next(iter(given)): torch.ones(3, 5, 7)})
+    return [n for n, v in given.items() if not torch.equal(found[n], v)]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_plain_modules_weights_are_loaded_whole(workers: Workers, plan: str) -> None:
+    for found in workers.call(_given_whole, PLANS[plan]):
+        assert found == []
+
+
 def test_gradients_travel_in_buckets(workers: Workers) -> None:
     found = workers.call(train, "gpt", KINDS["ddp"], 1)[0]
     bytes_ = sum(g.nbytes for g in found.gradients.values())

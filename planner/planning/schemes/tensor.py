@@ -66,4 +66,10 @@ def _first(way: Way, operand: int) -> bool:
     return layout is not None and bool(layout.dims) and bool(layout.dims[0])
 
 
-TENSOR: Final = KindOfAxis("tp", None, _admitted, True, "no weight of the model has columns or rows that {} divides")
+TENSOR: Final = KindOfAxis(
+    "tp",
+    None,
+    _admitted,
+    True,
+    "no two weights of the model are a pair, one behind the other, of which {} divides columns and rows",
+)
