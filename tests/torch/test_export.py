@@ -295,10 +295,14 @@ def test_what_is_drawn_by_stochastic_depth_is_dropped(how: str) -> None:
     assert 0.97 < found.mean() < 1.03
 
 
-def test_other_uses_of_drawn_numbers_are_named() -> None:
+@pytest.mark.parametrize("how", ["scaled", "read twice", "multiplied"])
+def test_other_uses_of_drawn_numbers_are_named(how: str) -> None:
     class Noisy(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x * (torch.rand(8, 1) + 1)
+            drawn = torch.rand(8, 1)
+            if how == "read twice":
+                return x * (drawn < 0.5) + (drawn < 0.7)
+            return x * (torch.add(drawn, 0.25, alpha=2).floor() if how == "multiplied" else drawn + 1)
 
     with pytest.raises(InputError, match=r"aten.rand.default has no translation .*; draw what is random outside"):
         capture(Noisy(), (torch.ones(8, 4),))

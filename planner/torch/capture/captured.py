@@ -30,6 +30,7 @@ __all__ = ["NoTranslationError", "capture"]
 
 _STEP = "module."
 _OF_MEMORY = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "copy"})
+_OF_TYPE = _OF_MEMORY | {"dtype"}
 _SKIPPED = frozenset({"_assert_tensor_metadata.default", "_assert_async.msg", "_assert_scalar.default"})
 
 
@@ -199,7 +200,8 @@ class _Walk:
         w = self.writer
         w.path, w.results, w.operator = module_path(node), results, name
         w.base = self._base(w.path, name.partition(".")[0].strip("_"))
-        found = made_of(w, name, arguments)
+        # Of numbers that are read twice, two dropouts would draw apart.
+        found = made_of(w, name, arguments) if len(source.users) == 1 and not node.kwargs.keys() - _OF_TYPE else None
         if found is None:
             raise self._lacking(self._drawn_by(source))
         self.values[node] = found

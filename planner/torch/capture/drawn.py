@@ -36,7 +36,8 @@ def made_of(w: Writer, operator: str, arguments: Sequence[Any]) -> Drawn | Value
     if not isinstance(first, Drawn):
         return None
     if operator == "_to_copy.default":
-        return first
+        dtype = w.results[0].dtype
+        return replace(first, dtype=dtype) if dtype.is_floating_point else None
     if operator == "floor.default" and 0 <= first.low <= 1:
         return chosen_with(w, first.shape, first.dtype, first.low)
     kind, _, form = operator.partition(".")
