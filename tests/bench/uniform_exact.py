@@ -6,7 +6,8 @@
 A job is a small model of the builder on two to eight devices of some machine, with or without a limit of memory that
 binds; N jobs in a row differ in that limit alone, and are searched each by itself.  `ratio` is the step of what the
 search chose over the shortest of all configurations that fit: one where nothing was missed.  `bound` is what the search
-proves of all configurations over the same: never above one.
+proves of all configurations over the same: never above one.  A run with the arguments of one that was stopped goes on
+behind the jobs that stand in OUT.
 """
 
 from __future__ import annotations
@@ -141,14 +142,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--devices", default=",".join(map(str, _DEVICES)), help="that are drawn from, with commas")
     parser.add_argument("--batches", default=",".join(map(str, _BATCHES)), help="that are drawn from, with commas")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="what is written, and what a run that was stopped left")
     options = parser.parse_args(arguments)
     dice = random.Random(options.seed)
     devices, batches = ([int(n) for n in text.split(",")] for text in (options.devices, options.batches))
     rows: list[dict[str, Any]] = []
+    before: list[dict[str, Any]] = []
+    if options.json is not None and options.json.exists():
+        before = json.loads(options.json.read_text(encoding="utf-8"))
     while len(rows) < options.jobs:
         job = job_of(dice, devices, batches)
-        for row in rows_of([job, *(again(dice, job) for _ in range(options.limits - 1))]):
+        jobs = [job, *(again(dice, job) for _ in range(options.limits - 1))]
+        if len(rows) < len(before):  # a job that does not stand there admitted no configuration
+            there = before[len(rows) : len(rows) + len(jobs)]
+            rows += there if all(asdict(j).items() <= r.items() for j, r in zip(jobs, there, strict=False)) else []
+            continue
+        for row in rows_of(jobs):
             tell(len(rows), row)
             rows.append(row)
         if options.json is not None:

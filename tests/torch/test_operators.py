@@ -54,6 +54,21 @@ def _some_columns(x: Tensor) -> Tensor:
     return y
 
 
+def _diagonals_written(x: Tensor) -> Tensor:
+    y = x.clone()
+    y.diagonal(2).mul_(3)
+    y.view(8, 4, 4).diagonal(-1, 2, 1)[:, 1:] = x[:, :2] * 2
+    y[:, :8].diagonal().fill_(0.5)
+    return y
+
+
+def _of_no_dimensions(x: Tensor) -> Tensor:
+    a, first = x[0, 0], torch.tensor(0)
+    counted = a.cumsum(0) + a.max(0).values + a.topk(1).values + a.kthvalue(1).values + a.median(-1).values
+    put = torch.zeros(()).scatter_add(0, first, a) + a.index_fill(0, first, 2.0) + x[1, 1].index_select(0, first)
+    return x * (a.gather(0, first) + x[1].gather(0, first) + counted + put + a.argmax(0) + x.argmax(keepdim=True))
+
+
 def _none_above(x: Tensor) -> Tensor:
     y = x.clone()
     y[x > 0] = 0.25
@@ -324,6 +339,10 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "indices apart": lambda x: x.view(2, 4, 16)[torch.arange(2), :, torch.arange(2)],
     "columns at steps": _some_columns,
     "a mask is filled": _none_above,
+    "diagonals are written": _diagonals_written,
+    "tensors without dimensions": _of_no_dimensions,
+    "index_fill, rows twice": lambda x: x.index_fill(0, ROWS[:5], x[5, 0]) + x.index_fill(1, torch.tensor([3, 3]), 0.5),
+    "more is put where a mask holds": lambda x: x[0].masked_scatter(x > 0.2, OTHER + x.sum()),
     "index_put": lambda x: x.index_put((torch.arange(8), ROWS), torch.tensor(3.0)),
     "index_put behind": lambda x: x.view(2, 4, 16).index_put(
         (torch.tensor([[0], [1]]), torch.tensor([[1, 3]])), PUT, accumulate=True

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from planner.errors import InputError
+from planner.torch.capture.dimensionless import as_vectors
 from planner.torch.capture.registry import aten
 from planner.torch.capture.writer import Value, Writer
 
@@ -32,13 +33,16 @@ def _embedding(
     return w.op("Where", column, still, found, shape=found.shape, dtype=found.dtype)
 
 
-@aten("index_select.default")
 def _select(w: Writer, x: Value, dim: int, indices: Value) -> Value:
     at = x.dim(dim)
     return w.op("Gather", x, indices, shape=(*x.shape[:at], *indices.shape, *x.shape[at + 1 :]), axis=at)
 
 
+aten("index_select.default")(as_vectors(_select))
+
+
 @aten("gather.default")
+@as_vectors
 def _gather(w: Writer, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     at = x.dim(dim)
     for d, (n, m) in enumerate(zip(x.shape, index.shape, strict=True)):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from planner.torch.capture.dimensionless import as_vectors
 from planner.torch.capture.operators.elementwise import binary
 from planner.torch.capture.registry import aten
 from planner.torch.capture.writer import Value, Writer
@@ -55,6 +56,7 @@ def _extreme_of_all(w: Writer, x: Value) -> Value:
 
 
 @aten("max.dim", "min.dim")
+@as_vectors
 def _extreme_and_place(w: Writer, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """Of equal elements the first one gets the whole gradient, which a reduction would share among them."""
     at, type_ = x.dim(dim), "ArgMax" if "max" in w.operator else "ArgMin"
@@ -64,6 +66,7 @@ def _extreme_and_place(w: Writer, x: Value, dim: int, keepdim: bool = False) -> 
 
 
 @aten("kthvalue.default")
+@as_vectors
 def _of_rank(w: Writer, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
     at = x.dim(dim)
     shape = [k if d == at else n for d, n in enumerate(x.shape)]
@@ -75,6 +78,7 @@ def _of_rank(w: Writer, x: Value, k: int, dim: int = -1, keepdim: bool = False) 
 
 
 @aten("median.dim")
+@as_vectors
 def _median(w: Writer, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """The lower one of two in the middle."""
     return _of_rank(w, x, (x.shape[x.dim(dim)] + 1) // 2, dim, keepdim)
@@ -127,12 +131,15 @@ def _variance_and_mean(
 @aten("argmax.default", "argmin.default")
 def _place(w: Writer, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
     type_ = "ArgMax" if "argmax" in w.operator else "ArgMin"
-    if dim is None:
-        x, dim = w.op("Reshape", x, w.integers([-1]), shape=[x.elements]), 0
+    if dim is None or not x.rank:
+        flat = w.op("Reshape", x, w.integers([-1]), shape=[x.elements])
+        found, shape = w.op(type_, flat, shape=[], dtype=torch.int64, axis=0, keepdims=0), w.result_shape()
+        return w.op("Reshape", found, w.integers(shape), shape=shape) if shape else found
     return w.op(type_, x, shape=w.result_shape(), dtype=torch.int64, axis=x.dim(dim), keepdims=int(keepdim))
 
 
 @aten("cumsum.default")
+@as_vectors
 def _cumulated(w: Writer, x: Value, dim: int, dtype: torch.dtype | None = None) -> Value:
     x = w.cast(x, dtype or (torch.int64 if not x.dtype.is_floating_point else x.dtype))
     return w.op("CumSum", x, w.scalar(x.dim(dim), torch.int64), shape=x.shape)
@@ -178,6 +185,7 @@ def _cumulated_by(w: Writer, x: Value, dim: int, combined: Callable[[Value, Valu
 
 
 @aten("topk.default")
+@as_vectors
 def _topk(w: Writer, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, ...]:
     at = x.dim(dim)
     shape = (*x.shape[:at], k, *x.shape[at + 1 :])
@@ -186,5 +194,6 @@ def _topk(w: Writer, x: Value, k: int, dim: int = -1, largest: bool = True, sort
 
 
 @aten("sort.default")
+@as_vectors
 def _sort(w: Writer, x: Value, dim: int = -1, descending: bool = False) -> tuple[Value, ...]:
     return _topk(w, x, x.shape[x.dim(dim)], dim, descending)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from planner.errors import InputError
+from planner.torch.capture.dimensionless import as_vectors
 from planner.torch.capture.operators.elementwise import binary, choice
 from planner.torch.capture.operators.indexing import addresses, leading, restored
 from planner.torch.capture.operators.reductions import reduced
@@ -40,18 +41,21 @@ def _beside(w: Writer, source: Value | float, index: Value, dtype: torch.dtype) 
 
 
 @aten("scatter.src", "scatter.value", "scatter_add.default")
+@as_vectors
 def _scatter(w: Writer, x: Value, dim: int, index: Value, source: Value | float) -> Value:
     reduction = "add" if "add" in w.operator else "none"
     return _scattered(w, x, x.dim(dim), index, _beside(w, source, index, x.dtype), reduction)
 
 
 @aten("scatter.reduce", "scatter.value_reduce")
+@as_vectors
 def _scatter_with(w: Writer, x: Value, dim: int, index: Value, source: Value | float, *, reduce: str) -> Value:
     how = {"add": "add", "multiply": "mul"}[reduce]
     return _scattered(w, x, x.dim(dim), index, _beside(w, source, index, x.dtype), how)
 
 
 @aten("scatter_reduce.two")
+@as_vectors
 def _scatter_reduce(
     w: Writer, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
 ) -> Value:
@@ -72,6 +76,40 @@ def _scatter_reduce(
     own = _filled(w, x.shape, 1.0 if include_self else 0.0, x.dtype)
     count = _scattered(w, own, at, index, ones, "add")
     return binary(w, "Div", y, w.op("Max", count, w.scalar(1.0, x.dtype), shape=x.shape))
+
+
+@aten("index_fill.int_Scalar", "index_fill.int_Tensor")
+@as_vectors
+def _index_fill(w: Writer, x: Value, dim: int, index: Value, value: Value | float) -> Value:
+    """Chosen by a mask, so that a row that is named twice counts once in the gradient of the value."""
+    at = x.dim(dim)
+    named = _filled(w, index.shape, True, torch.bool)
+    mask = _scattered(w, _filled(w, [x.shape[at]], False, torch.bool), 0, index, named)
+    shape = [-1, *[1] * (x.rank - at - 1)]
+    if len(shape) > 1:
+        mask = w.op("Reshape", mask, w.integers(shape), shape=[x.shape[at], *shape[1:]])
+    return choice(w, mask, w.cast(value, x.dtype) if isinstance(value, Value) else w.scalar(value, x.dtype), x)
+
+
+@aten("diagonal_scatter.default")
+def _diagonal_put(w: Writer, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """Chosen by a mask of two dimensions: the element of a column on the diagonal stands in all rows of what is put."""
+    a, b = x.dim(dim1), x.dim(dim2)
+    sizes = x.shape[a], x.shape[b]
+    length = source.shape[-1]
+    before = max(offset, 0)
+    pads = [*[0] * (source.rank - 1), before, *[0] * (source.rank - 1), sizes[1] - before - length]
+    columns = source
+    if any(pads):
+        columns = w.op("Pad", source, w.integers(pads), w.scalar(0, x.dtype), shape=(*source.shape[:-1], sizes[1]))
+    rest = [d for d in range(x.rank) if d not in (a, b)]
+    order = [[*rest, b].index(d) for d in range(x.rank) if d != a]
+    if order != sorted(order):
+        columns = w.op("Transpose", columns, shape=[columns.shape[d] for d in order], perm=order)
+    columns = w.op("Unsqueeze", columns, w.integers([a]), shape=[1 if d == a else n for d, n in enumerate(x.shape)])
+    chosen = torch.ones(sizes, dtype=torch.bool).triu(offset).tril(offset)
+    mask = (chosen if a < b else chosen.T).reshape([n if d in (a, b) else 1 for d, n in enumerate(x.shape)])
+    return choice(w, Value(w.constant(mask), tuple(mask.shape), torch.bool, mask), w.cast(columns, x.dtype), x)
 
 
 @aten("index_put.default")
@@ -137,7 +175,7 @@ def _bucket(w: Writer, a: Value, b: Value, *, out_int32: bool = False, right: bo
 def _masked_scatter(w: Writer, x: Value, mask: Value, source: Value) -> Value:
     """Elements of the source, in their order, where the mask holds.  A mask of whole rows, as one of the tokens that
     images stand for, is counted by rows: by elements there would be thousands of times as many numbers."""
-    source = w.cast(source, x.dtype)
+    x, source = _as_wide(w, x, w.result_shape()), w.cast(source, x.dtype)
     rows = w.expanded_from(mask) or mask
     width = x.shape[-1] if x.rank else 1
     if rows.rank != x.rank or rows.shape != (*x.shape[:-1], 1) or source.shape[-1:] != (width,):
