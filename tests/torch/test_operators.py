@@ -22,9 +22,8 @@ from planner.frontends import import_bytes  # noqa: E402
 from planner.pricing.operators import bind_rules  # noqa: E402
 from planner.torch.capture import capture  # noqa: E402
 from planner.torch.capture.exported import exported_step  # noqa: E402
-from planner.torch.capture.writer import as_array  # noqa: E402
-from planner.verify.reference import gradients, run_ops  # noqa: E402
 from planner.work.activity import active_tensors  # noqa: E402
+from tests.torch.kernels import by_kernels  # noqa: E402
 
 
 def _numbers(seed: int, *shape: int) -> Tensor:
@@ -415,22 +414,11 @@ class _Of(nn.Module):
         return (y * y * torch.linspace(0.5, 1.5, y.numel()).view(y.shape)).sum()
 
 
-def _by_kernels(module: nn.Module, x: Tensor) -> tuple[Any, dict[str, Any]]:
-    found = capture(module, (x,))
-    graph = import_bytes(found.model)
-    values: dict[str, Any] = {n: as_array(t) for n, t in (*found.constants.items(), *module.named_parameters())}
-    values[found.inputs[0]] = x.numpy()
-    values = {n: v for n, v in values.items() if n in graph.tensors}
-    whole = run_ops(graph, values | {t.name: t.value for t in graph.tensors.values() if t.value is not None})
-    active = active_tensors(graph, bind_rules(graph)[0])
-    return whole[graph.loss], gradients(graph, values, whole, list(found.parameters), active=active)
-
-
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_an_operator_is_written_as_what_it_computes(name: str) -> None:
     torch.manual_seed(0)
     module, x = _Of(FUNCTIONS[name]), _numbers(0, 8, 16)
-    loss, found = _by_kernels(module, x)
+    loss, found = by_kernels(module, x)
     truth = module(x)
     truth.backward()
     np.testing.assert_allclose(loss, truth.detach().numpy(), rtol=1e-5)
