@@ -58,7 +58,7 @@ def type_of(name: str) -> str:
 
 
 _WORK: Final[Mapping[str, str]] = {
-    "usage": "Each option is well-formed, together they mean nothing.",
+    "usage": "Each option is well-formed, but they contradict each other.",
     "input-invalid": "The planner cannot make sense of what was sent; `detail` says where.",
     "cannot-fit": "`lower_bound_bytes` is proven to be needed; `sufficient_bytes` suffices, where that is known.",
     "no-plan": "The search ended at its limit, or was cancelled, before it had one.",
@@ -67,8 +67,8 @@ _WORK: Final[Mapping[str, str]] = {
     "child-memory": "Send a smaller problem, or raise `--child-memory`.",
     "child-cpu": "Send a smaller problem or a time limit, or raise `--child-cpu`.",
     "child-wall": "Send a smaller problem or a time limit, or raise `--child-wall`.",
-    "child-disk": "No model that is one needs so many files, or so large ones.",
-    "child-processes": "No model that is one needs so many.",
+    "child-disk": "No real model needs so many files, or so large ones.",
+    "child-processes": "No real model needs so many.",
     "child-died": "Its process was killed, or crashed, at every attempt.",
     "result-too-large": "Send a smaller problem.",
     "storage-full": "Nothing of the request was kept; come back later.",
@@ -78,7 +78,7 @@ _WORK: Final[Mapping[str, str]] = {
 
 PROBLEMS: Final[Mapping[str, ProblemType]] = {
     "bad-request": ProblemType(400, "The request is malformed", "It is no well-formed HTTP request of this service."),
-    "cursor-invalid": ProblemType(400, "The cursor is not one of ours", "Begin again without `cursor`."),
+    "cursor-invalid": ProblemType(400, "The cursor did not come from this service", "Begin again without `cursor`."),
     "unauthorised": ProblemType(401, "A key is needed", "No key, or one that is unknown or revoked, came along."),
     "origin-forbidden": ProblemType(
         403, "The request comes from another site", "Its `Origin` or `Sec-Fetch-Site` is not that of this service."
@@ -93,7 +93,7 @@ PROBLEMS: Final[Mapping[str, ProblemType]] = {
     ),
     "method-not-allowed": ProblemType(405, "The method does not apply", "`Allow` lists those that do."),
     "not-acceptable": ProblemType(406, "No representation is acceptable", "`Accept` names none of those on offer."),
-    "body-timeout": ProblemType(408, "The request did not arrive", "Nothing of it came for too long, or too little."),
+    "body-timeout": ProblemType(408, "The request did not arrive", "Its body stopped arriving, or arrived too slowly."),
     "job-unfinished": ProblemType(409, "The job has not ended", "Cancel it first."),
     "precondition-failed": ProblemType(412, "The precondition does not hold", "`If-Match` names another version."),
     "too-large": ProblemType(413, "The body is too large", "`limit_bytes` is the most that is taken."),

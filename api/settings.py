@@ -169,7 +169,7 @@ class Settings:
     )
     failed_retention: float = field(
         default=1.0,
-        metadata=_setting(_positive("days"), "days until what failed and cancelled jobs brought is removed", "DAYS"),
+        metadata=_setting(_positive("days"), "days until the results of failed and cancelled jobs are removed", "DAYS"),
     )
     retention: float = field(
         default=30.0, metadata=_setting(_positive("days"), "days until a finished job is removed", "DAYS")

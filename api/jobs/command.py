@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--failed-retention-days",
         type=float,
         metavar="D",
-        help="days after which what failed and cancelled jobs brought is removed; default: as --retention-days",
+        help="days after which the results of failed and cancelled jobs are removed; default: as --retention-days",
     )
     parser.add_argument(
         "--artifact-bytes",

@@ -22,7 +22,7 @@ PROBLEMS: Final[dict[str, tuple[int, str]]] = {
     "child-disk": (422, "The computation writes more than one request may"),
     "child-processes": (422, "The computation starts more processes than one request may"),
     "child-died": (500, "The computation ended several times without an answer"),
-    "result-too-large": (422, "The result is larger than one may be"),
+    "result-too-large": (422, "The result is larger than allowed"),
     "storage-full": (507, "No space is left for the result"),
     "input-lost": (500, "A stored input is damaged or gone"),
     "internal": (500, "A fault of the planner"),

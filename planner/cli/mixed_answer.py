@@ -22,7 +22,7 @@ __all__ = ["MixedAnswer", "document_of", "lines_of"]
 
 _GIB = 2**30
 _PASSES = 3  # the backward pass computes twice as much as the forward pass
-_NOT_YET = "no plan.json: `verify`, `emit`, `report` and `run` know one kind of devices"
+_NOT_YET = "no plan.json: `verify`, `emit`, `report` and `run` handle only one kind of devices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +196,8 @@ def _of_compared(document: dict[str, Any]) -> list[str]:
         name, devices, seconds = found["hardware"], found["devices"], found["step_time_s"]
         what = {
             "alone": f"{devices:,} x {name} alone",
-            "this configuration, layers even": "this configuration with as many layers on every stage",
-        }.get(found["what"], f"all {devices:,} taken as {name}, as many layers on every stage")
+            "this configuration, layers even": "this configuration with equally many layers on every stage",
+        }.get(found["what"], f"all {devices:,} treated as {name}, equally many layers on every stage")
         if seconds is None:
             text = "no configuration fits"
         else:

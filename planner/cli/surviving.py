@@ -68,8 +68,8 @@ def _document(done: Recovered) -> dict[str, Any]:
 def _text(done: Recovered) -> str:
     unused = f" of {done.left} left" if done.left > done.devices else ""
     line = (
-        f"{done.said}; going on with {done.devices} device{'' if done.devices == 1 else 's'}{unused} behind step "
-        f"{done.step} after {done.seconds:.2f} s, {done.planning_s:.2f} s of them planning"
+        f"{done.said}; continuing with {done.devices} device{'' if done.devices == 1 else 's'}{unused} after step "
+        f"{done.step}; recovery took {done.seconds:.2f} s, {done.planning_s:.2f} s of it planning"
     )
     if done.checkpoint is None:
         return f"{line}; {done.moved_bytes:,} bytes moved between devices"

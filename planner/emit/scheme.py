@@ -184,7 +184,7 @@ def _use(plan: PlanDocument, axis: str, found: Mapping[str, str], target: str) -
         (a, first), (b, second) = list(found.items())[:2]
         raise InputError(
             f"plan: mesh axis {axis} is {a} parallel at {first} and {b} parallel at {second}; {target} has one use for "
-            "each group of ranks: pin the operators alike (docs/constraints.md), or use --target torch"
+            "each group of ranks: pin the operators in the same way (docs/constraints.md), or use --target torch"
         )
     if kinds == {"expert"}:
         return "tensor"
@@ -250,7 +250,7 @@ def _check_groups(plan: PlanDocument, uses: Mapping[str, AxisUse], cuts: Mapping
                 raise InputError(
                     f"plan: parameter {name} is divided over {'.'.join(sorted(over & group))} and not over "
                     f"{'.'.join(sorted(missing))}, which divides others; {target} has one group of {kind}-parallel "
-                    "ranks: pin the operators alike (docs/constraints.md), or use --target torch"
+                    "ranks: pin the operators in the same way (docs/constraints.md), or use --target torch"
                 )
 
 
@@ -264,8 +264,8 @@ def _sharding(plan: PlanDocument, uses: Mapping[str, AxisUse]) -> tuple[tuple[st
         extra[name] = [a for a in _axes(p.stored.layout()) if a not in computed[name] and sizes[a] > 1]
         if any(uses[a] == "tensor" for a in extra[name]):
             raise InputError(
-                f"plan: parameter {name} is kept in shards over a tensor-parallel axis but computed with whole there; "
-                "pin `stored` as it is computed with"
+                f"plan: parameter {name} is stored in shards over a tensor-parallel axis but computed with whole "
+                "there; pin `stored` as it is computed with"
             )
     most = max(extra, key=lambda n: math.prod(sizes[a] for a in extra[n]), default="")
     sharded = tuple(a for a in plan.mesh.names if most and a in extra[most])
@@ -277,8 +277,8 @@ def _sharding(plan: PlanDocument, uses: Mapping[str, AxisUse]) -> tuple[tuple[st
         if found:
             (a, one), (b, other) = ((".".join(extra[n]), math.prod(sizes[x] for x in extra[n])) for n in (name, most))
             raise InputError(
-                f"plan: {name} is kept in shards by {one} ranks and {most} by {other} (over {a} and over {b}); "
-                "launchers have one size for all: pin `stored` alike, or rest=zero"
+                f"plan: {name} is stored in shards by {one} ranks and {most} by {other} (over {a} and over {b}); "
+                "launchers have one size for all: pin `stored` with one number of ranks for all, or rest=zero"
             )
         whole.append(name)
     return sharded, tuple(whole)

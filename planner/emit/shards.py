@@ -50,8 +50,8 @@ def optimizer_shards(plan: PlanDocument, target: str) -> tuple[int, int]:
     if len(counts) > 1:
         (a, one), (b, other) = list(counts.items())[:2]
         raise InputError(
-            f"plan: {one} is kept in shards by {a} ranks and {other} by {b}; {target} has one size for all: pin "
-            "`stored` alike, or rest=zero"
+            f"plan: {one} is stored in shards by {a} ranks and {other} by {b}; {target} has one size for all: pin "
+            "`stored` with one number of ranks for all, or rest=zero"
         )
     shards = next(iter(counts))
     whole_bytes = {n: 4 * math.prod(s) for n in whole if (s := plan.parameters[n].shape) and s[0] % shards == 0}

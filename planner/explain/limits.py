@@ -106,11 +106,11 @@ def _split(found: Found, operator: str) -> dict[str, int]:
 
 def _why(lifted: _Lifted, free: Found, saved: int, base: Found) -> str:
     if saved > 0:
-        text = f"lifted, the step gets shorter by {time_text(saved * base.unit_s)}, on mesh {free.mesh}"
+        text = f"without it, the step is shorter by {time_text(saved * base.unit_s)}, on mesh {free.mesh}"
         return f"{text}, with {memory_text(free.peak_memory_bytes)} per device"
     if saved < 0:
-        return "lifted, the search comes back with a longer step: no plan of its best objective is faster"
-    return "lifted, nothing better is found"
+        return "without it, the search returns a longer step: no plan of its best objective is faster"
+    return "without it, no better plan is found"
 
 
 def _with_least(case: Case, base: Found, limit: LimitDocument) -> LimitDocument:
@@ -179,13 +179,17 @@ def binding_text(found: Sequence[LimitDocument], base: Found) -> str:
         others = f"; {', '.join(rest)} cost something, too" if rest else ""
         more = ""
         if first.smallest is not None:
-            more = f"; a limit of {memory_text(first.smallest)} ({first.smallest} bytes) brings the first better plan"
+            size = f"{memory_text(first.smallest)} ({first.smallest} bytes)"
+            more = f"; a limit of {size} is the smallest that allows a better plan"
         return f"{first.name}: {first.why}{more}{others}"
     if gap > 0:
         return (
-            f"nothing was found to bind, but the step is proven only within {gap:.2%}: a plan may be faster by up to "
-            f"{time_text(gap * step_s)}"
+            f"no limit was found that makes the step longer, but the step is proven only within {gap:.2%}: a plan may "
+            f"be faster by up to {time_text(gap * step_s)}"
         )
     count = len(base.planned.candidates)
     meshes = f"{count} candidate meshes" if count > 1 else "its only mesh"
-    return f"nothing binds: the plan is proven best over {meshes}, and no restriction of the request costs anything"
+    return (
+        f"no limit costs anything: the plan is proven best over {meshes}, and no restriction of the request makes it "
+        "slower"
+    )

@@ -58,12 +58,12 @@ def _head(e: ExplanationDocument) -> Iterator[str]:
 
 
 def _module(m: ModuleDocument, whole: float) -> Iterator[str]:
-    alike = f", one of {m.alike:,} alike" if m.alike > 1 else ""
+    alike = f", one of {m.alike:,} equal modules" if m.alike > 1 else ""
     yield f"{m.module} ({_count(len(m.products), 'product')}, {_count(m.operators, 'operator')}{alike})"
     for s in m.splits:
         yield f"  split     {s.text}: {_count(len(s.operators), 'operator')}, {time_text(s.own_s)}"
     share = f" ({m.own_s / whole:.1%} of the objective)" if whole else ""
-    more = f", {time_text(m.alike_s)} of all alike" if m.alike > 1 else ""
+    more = f", {time_text(m.alike_s)} of all equal modules" if m.alike > 1 else ""
     yield f"  cost      {time_text(m.own_s)}{share}{more}"
     for part, seconds in m.parts_s.items():
         yield f"    {time_text(seconds):>10}  {PART_NAMES[part]}"
@@ -72,7 +72,7 @@ def _module(m: ModuleDocument, whole: float) -> Iterator[str]:
     yield f"  sent      {memory_text(m.sent_bytes)} per device in a step"
     freed = f"; the module is freed from {m.freed} for that" if m.freed else ""
     yield ""
-    yield f"alternatives (each searched anew with all of its products split otherwise{freed})"
+    yield f"alternatives (each was searched again with all of its products split differently{freed})"
     for a in m.alternatives:
         where = f"on mesh {a.mesh}, {memory_text(a.peak_memory_bytes)} (gap {a.gap:.2%})"
         yield f"  {a.text}"
@@ -120,7 +120,7 @@ def _alternatives(e: ExplanationDocument) -> Iterator[str]:
     if not e.alternatives and not e.refused:
         yield "alternatives: none, its rule offers no other split"
         return
-    yield "alternatives (each searched anew with it pinned; all else follows)"
+    yield "alternatives (each was searched again with this split pinned and everything else free)"
     for a in e.alternatives:
         yield from _alternative(a)
     for r in e.refused:

@@ -120,9 +120,7 @@ def _of_most(plan: PlanDocument) -> str:
         return f"operators are divided one by one over a mesh of {mesh} (--details)"
     most, count = Counter(found.values()).most_common(1)[0]
     if 2 * count <= len(found):
-        return (
-            f"operators are divided one by one over a mesh of {mesh}, and no half of them in the same way (--details)"
-        )
+        return f"operators are divided one by one over a mesh of {mesh}, less than half of them alike (--details)"
     ranks = {kind: prod(plan.mesh.sizes[a] for a, k in zip(axes, most, strict=True) if k == kind) for kind in KINDS}
     named = [f"{kind} {count}" for kind, count in ranks.items() if count > 1] or ["one device"]
     divided = sum(p.stored.dims != p.compute[0].dims for p in plan.parameters.values() if p.compute)

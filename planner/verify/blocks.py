@@ -55,7 +55,8 @@ def represented(graph: Graph, cut: BlockCut, assignment: Assignment) -> list[str
         run = [j for j in members if j in cut.remaining]
         others = [j for j in members if j not in cut.remaining]
         if run and others:
-            lines.append(f"{_ranges(run)} {where} executed; {_ranges(others)} alike in layouts and redistributions")
+            same = f"{_ranges(others)} have the same layouts and redistributions"
+            lines.append(f"{_ranges(run)} {where} executed; {same}")
         elif run:
             lines.append(f"{_ranges(run)} {where} executed")
         else:

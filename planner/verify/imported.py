@@ -87,7 +87,8 @@ def check_import(
     need = sources + min(everything, 2 * most_held(graph, lambda t: t.bytes))
     if need > budget:
         about, granted = (f"{n / 2**30:.1f} GiB" for n in (need, budget))
-        return ImportVerdict(None, reason=f"it takes about {about} to run whole, {granted} are granted (--whole: any)")
+        why = f"it takes about {about} to run whole, and {granted} are allowed (--whole: any)"
+        return ImportVerdict(None, reason=why)
     unclear = file.ambiguous & file.missing.keys()
     if unclear or file.functions_lack_data:
         where = f"several tensors are called {min(unclear)}" if unclear else "a function body lacks data"

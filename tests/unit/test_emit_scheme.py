@@ -107,7 +107,7 @@ def test_experts_divided_among_ranks_count_as_shards_over_these(tmp_path: Path) 
         (("mesh=2x4", "*.ln_*.weight stored=[x]", "*.c_fc.weight stored=[y,_]", "rest=data_parallel"),
          r"by 2 ranks .*by 4 \(over x and over y\)"),
         (("mesh=2x4", *MEGATRON[1:-1], "transformer.wte.weight stored=[y,_]", "rest=data_parallel"),
-         "wte.weight is kept in shards"),
+         "wte.weight is stored in shards"),
         (("mesh=2x2x2", "*.c_fc.matmul b0=x n=y", "*.mlp.c_proj.matmul b0=x k=y", "*.c_attn.matmul b0=x n=z",
           "*.attn.c_proj.matmul b0=x k=z", "input_ids layout=[x,_]"),
          r"divided over [yz] and not over [yz], which divides others"),

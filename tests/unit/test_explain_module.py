@@ -138,7 +138,7 @@ def test_a_known_configuration_leaves_a_module_free_to_be_compared(folder: Path)
     assert [s.text for s in m.splits] == ["DP 2"]
     text = explanation_text(found)
     assert "freed from --strategy ddp" in text
-    assert "one of 2 alike" in text
+    assert "one of 2 equal modules" in text
 
 
 def test_explanations_say_what_is_done_per_second(

@@ -69,7 +69,11 @@ def test_it_is_compared_with_each_kind_alone_and_with_homogeneous_assumptions(
         ("this configuration, layers even", TWO),
     ]
     assert d["step_time_s"] < min(told.values())
-    for words in ("2 x h100 alone", "2 x a100-80 alone", "all 4 taken as a100-80, as many layers on every stage"):
+    for words in (
+        "2 x h100 alone",
+        "2 x a100-80 alone",
+        "all 4 treated as a100-80, equally many layers on every stage",
+    ):
         assert words in text
 
 

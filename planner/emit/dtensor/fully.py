@@ -25,7 +25,7 @@ class Fully:
 
 
 def fully_sharded(plan: PlanDocument, names: Mapping[str, Name]) -> Fully | None:
-    """Where every rank has samples of its own and every parameter, computed with whole, is kept in shards along its
+    """Where every rank has samples of its own and every parameter, computed with whole, is stored in shards along its
     first dimension, all over the same neighbouring ranks.  None for any other plan."""
     mesh = plan.mesh
     axes = tuple(a for a in mesh.names if mesh.sizes[a] > 1)

@@ -149,7 +149,7 @@ def _lost(plan: PlanDocument, names: Mapping[str, Name], scheme: Scheme, repeate
     along = [n for n in plan.parameters if _shards_elsewhere(plan, n, names[n], scheme)]
     if along:
         out.append(
-            f"the dimension along which {len(along)} parameters are kept in shards ({some(along)}): fully_shard cuts "
+            f"the dimension along which {len(along)} parameters are stored in shards ({some(along)}): fully_shard cuts "
             "the first; sizes and traffic are the same"
         )
     if scheme.whole:

@@ -258,8 +258,8 @@ class _Walk:
     def _unsaid(self, tensor: str, operator: str) -> str:
         return (
             f"plan: {operator} does not work on the parts of {tensor} that tensor-parallel ranks hold; transformers "
-            "divides data from a colwise module to a rowwise one and moves nothing in between: pin the operators alike "
-            "(docs/constraints.md), or use --target torch"
+            "divides data from a colwise module to a rowwise one and moves nothing in between: pin the operators in "
+            "the same way (docs/constraints.md), or use --target torch"
         )
 
     def _local(self, op: OperatorDocument) -> bool:

@@ -121,7 +121,7 @@ def optimizer_of(found: Strategies, size: int) -> Optimizer:
 
 
 def _level(plan: PlanDocument) -> int:
-    """1: weights are gathered once, and gradients scattered; 2: gradients are kept in shards as they are added up; 3:
+    """1: weights are gathered once, and gradients scattered; 2: gradients are stored in shards as they are added up; 3:
     weights are gathered again for the backward pass."""
     level = plan.schedule.run.get("zero", 1)
     return level if isinstance(level, int) and 1 <= level <= 3 else 1

@@ -84,7 +84,7 @@ def _shards(spec: onnx.ShardingSpecProto, devices: int, first: int) -> NDArray[n
 
 
 def _digits(index: NDArray[np.int64], count: int) -> tuple[Digit, ...]:
-    """The digits of the rank that make up the index, outermost first.  ValueError where it is made otherwise."""
+    """The digits of the rank that make up the index, outermost first.  ValueError where it is made of others."""
     ranks, stride = len(index), 1
     found: list[tuple[int, Digit]] = []
     while stride < ranks:

@@ -35,14 +35,14 @@ _TITLES = {
 def details(d: Diff, most: int = 10) -> str:
     """`most`: groups shown.  Of a pipeline the objective and its parts are those of one micro-batch."""
     lines = [f"note: {n}" for n in d.notes if n not in d.warnings]
-    lines += [*_totals(d), *_settings("made otherwise", d.settings), *_settings("other facts", d.others)]
+    lines += [*_totals(d), *_settings("different settings", d.settings), *_settings("other facts", d.others)]
     lines += ["", *_parts(d), *_memory(d), *_collectives(d), *_places(d), "", *_changes(d, most)]
     return "\n".join([*lines, *found_lines(d)])
 
 
 def found_lines(d: Diff) -> list[str]:
     """How the plans were found and proved, where that is not the same."""
-    return _settings("found otherwise", d.found)
+    return _settings("different results", d.found)
 
 
 def _totals(d: Diff) -> list[str]:
@@ -76,7 +76,7 @@ def _memory(d: Diff) -> list[str]:
     rows = []
     for k in {**first, **second}:
         x, y = first.get(k), second.get(k)
-        cells = [size(n) if n is not None else "not told" for n in (x, y)]
+        cells = [size(n) if n is not None else "not stated" for n in (x, y)]
         name = printable(k.replace("_", " "))
         if x is None or y is None:
             rows.append((name, *cells, "", ""))

@@ -156,7 +156,7 @@ def _warnings(a: PlanDocument, b: PlanDocument, matching: Matching) -> list[str]
     if silent(a) != silent(b):
         notes.append(
             f"plan {'A' if silent(a) else 'B'} does not say what its operators' runs and updates cost: those of the "
-            "other are not told by operator either"
+            "other are not stated by operator either"
         )
     return notes
 

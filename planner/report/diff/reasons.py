@@ -52,5 +52,5 @@ def remainder_reason(d: Diff) -> str:
     """Why the plans' files do not explain all."""
     unstated = [n for n, p in (("A", d.a), ("B", d.b)) if silent(p)]
     if unstated:
-        return f"not told by operator: plan {' and '.join(unstated)} does not say what its operators' runs cost"
+        return f"not stated by operator: plan {' and '.join(unstated)} does not say what its operators' runs cost"
     return "unexplained: the parts of a plan do not add up to its cost"

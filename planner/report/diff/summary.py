@@ -166,7 +166,7 @@ def _changes(d: Diff, s: Scale, printed: int, exact: int, most: int) -> list[Cha
             rows.append((value, Change("", 0, f"in {side} alone", len(names))))
     attributed = sum((v for v, _ in rows), Fraction())
     if rows and (attributed or exact):
-        rest = "overlap, bubble, waiting for the host and what is outside of operators"
+        rest = "overlap, pipeline bubble, waiting for the host, and time outside of operators"
         rows.append((exact - attributed, Change("", 0, rest)))
     counts = rounded([v for v, _ in rows], s.quantum)
     if counts:

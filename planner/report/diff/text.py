@@ -19,6 +19,7 @@ _SCREEN = 40  # lines
 _LONG = 310  # characters of one entry
 _BAR = 24
 _SETTINGS = 4
+_SETTING = "different settings  "
 _NOTES = 4
 _ROLES = 5
 
@@ -50,9 +51,9 @@ def _totals(d: Diff, s: Summary, *, short: bool = False) -> list[str]:
 def _settings(s: Summary, *, short: bool = False) -> list[str]:
     if not s.settings:
         return []
-    lines = ["", *(line for x in s.settings[:_SETTINGS] for line in _folded("made otherwise  ", x, short=short))]
+    lines = ["", *(line for x in s.settings[:_SETTINGS] for line in _folded(_SETTING, x, short=short))]
     more = len(s.settings) - _SETTINGS
-    return [*lines, f"                and {more} more (--details)"] if more > 0 else lines
+    return [*lines, f"{' ' * len(_SETTING)}and {more} more (--details)"] if more > 0 else lines
 
 
 def headline(p: PlanDocument) -> str:

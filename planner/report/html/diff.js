@@ -127,7 +127,7 @@ function bars(rows, caption, show) {
   const bar = (value, side, key) => h("div", { class: `twin-bar side-${SIDES[side].toLowerCase()}` }, h("span", { class: `part k-${key}`, style: { width: `${(100 * (value ?? 0)) / most}%` } }));
   return table([[caption, ""], ["", "bars"], ["A", "n"], ["B", "n"], ["B − A", "n"], ["", "n"]],
     rows.map((r) => [r.label, h("div", { class: "twin", "aria-hidden": "true" }, bar(r.a, 0, r.key), bar(r.b, 1, r.key)),
-      r.a === null ? "not told" : show(r.a), r.b === null ? "not told" : show(r.b),
+      r.a === null ? "not stated" : show(r.a), r.b === null ? "not stated" : show(r.b),
       r.a === null || r.b === null ? "" : deltaCell(r.b - r.a, plus(show(r.b - r.a))), r.a === null || r.b === null ? "" : h("small", null, relative(r.a, r.b))]));
 }
 
@@ -271,7 +271,7 @@ begin((data, main) => {
   const operators = new Set(d.objective.groups.flatMap((g) => g.operators.map((p) => p[0]))).size;
   const graphs = fold("changes", "Graphs beside each other", d.identical ? "" : `${count(operators)} changed, in ${plural(d.objective.groups.length, "group")} of equal changes`, drawn,
     h("p", { class: "quiet" }, d.identical ? "The plans are identical: every operator, parameter and redistribution is the same." : `Every figure is a share of the difference of the objectives, which count everything one after the other${plans.some((p) => p.report.schedule.micro_batches > 1) ? ", of one micro-batch," : ""} and add up.`),
-    h("div", { class: "graph-bar" }, beside.tools, legend(plans), h("ul", { class: "legend" }, h("li", null, h("span", { class: "key-box saves" }), "B is cheaper"), h("li", null, h("span", { class: "key-box costs" }), "B is dearer"), h("li", null, h("span", { class: "key-box picked" }), "chosen change"))),
+    h("div", { class: "graph-bar" }, beside.tools, legend(plans), h("ul", { class: "legend" }, h("li", null, h("span", { class: "key-box saves" }), "B is cheaper"), h("li", null, h("span", { class: "key-box costs" }), "B is more expensive"), h("li", null, h("span", { class: "key-box picked" }), "chosen change"))),
     row, hint, drawer);
   const open = () => { if (!graphs.open) { graphs.open = true; drawn(); } };
   const ofRule = (c) => {
