@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import gc
 import json
+import resource
 import statistics
 import sys
 import tempfile
@@ -49,6 +51,7 @@ __all__ = ["main"]
 
 NEAR: Final = 0.03
 ROOM: Final = 0.1  # by which an estimated layout may hold more than the configuration's own
+MOST_BYTES: Final = 4 << 30  # of memory, for layouts
 SLOWER: Final = 0.1  # than the plan that was found: what takes longer by computing alone is not simulated
 LLAMA_8B = {
     "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 128256, "seq": 8192,
@@ -100,17 +103,14 @@ def enumerated(job: Job, model: bytes, found_s: float | None) -> tuple[float | N
     graph = import_bytes(model, name=job.architecture, batch=job.batch)
     if graph.loss is None:
         raise InputError(f"{job.architecture}: expected a graph of training, found one without a loss")
-    sample = Sample(graph, profile)
-    space, limit = (
-        Space(job.devices, job.batch, sample.layers, experts=sample.has_experts, contexts=sample.contexts),
-        usable_memory_bytes(profile),
-    )
+    layouts = Layouts(lambda: Sample(graph, profile))
+    space, limit = space_of(job, layouts.sample), usable_memory_bytes(profile)
     estimates: list[tuple[float, Configuration]] = []
     count = 0
     for c in (v for m in configurations(space, profile) for s in schedules(space, m) for v in levels(space, s)):
         count += 1
         try:
-            workload = sample.estimated(c)
+            workload = layouts.sample.estimated(c)
             if passed_at_least(workload, c, profile) >= enough:
                 continue
             if limit is None or held_at_least(workload, c) <= limit * (1 + ROOM):
@@ -121,12 +121,41 @@ def enumerated(job: Job, model: bytes, found_s: float | None) -> tuple[float | N
     for estimate, c in sorted(estimates, key=lambda e: e[0]):
         if estimate * (1 - NEAR) > best:
             break
-        p = predict(sample.workload(c), c, profile)
+        p = predict(layouts.sample.workload(c), c, profile)
         if p.step_time_s < best and (limit is None or round(p.allocated_bytes) <= limit):
             best, which = p.step_time_s, spelled(c)
     if best > enough:  # the fastest of all may be one that was left out
         return enumerated(job, model, None)
     return (best if which else None), which, count, len(estimates)
+
+
+def space_of(job: Job, sample: Sample) -> Space:
+    return Space(job.devices, job.batch, sample.layers, experts=sample.has_experts, contexts=sample.contexts)
+
+
+class Layouts:
+    """Layouts of a sample, which holds all that it was asked for: those of a hundred thousand configurations of a
+    mixture of experts do not fit in memory, and a new sample is made before."""
+
+    def __init__(self, make: Callable[[], Sample]) -> None:
+        self._make, self._sample = make, make()
+        self._asked, self._most = 0, MOST_BYTES
+
+    @property
+    def sample(self) -> Sample:
+        self._asked += 1
+        if self._asked % 1000 == 0 and resident_bytes() > self._most:
+            del self._sample
+            gc.collect()
+            self._sample = self._make()
+            self._most = max(MOST_BYTES, resident_bytes() + MOST_BYTES // 2)
+        return self._sample
+
+
+def resident_bytes() -> int:
+    """Memory of this process now; 0 where the system does not say."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * resource.getpagesize() if statm.exists() else 0
 
 
 def passed_at_least(workload: Workload, c: Configuration, profile: HardwareProfile) -> float:
