@@ -51,7 +51,7 @@ __all__ = ["main"]
 
 NEAR: Final = 0.03
 ROOM: Final = 0.1  # by which an estimated layout may hold more than the configuration's own
-MOST_BYTES: Final = 4 << 30  # of memory, for layouts
+MOST_BYTES: Final = 8 << 30  # of memory, for layouts
 SLOWER: Final = 0.1  # than the plan that was found: what takes longer by computing alone is not simulated
 LLAMA_8B = {
     "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 128256, "seq": 8192,
@@ -107,7 +107,9 @@ def enumerated(job: Job, model: bytes, found_s: float | None) -> tuple[float | N
     space, limit = space_of(job, layouts.sample), usable_memory_bytes(profile)
     estimates: list[tuple[float, Configuration]] = []
     count = 0
-    for c in (v for m in configurations(space, profile) for s in schedules(space, m) for v in levels(space, s)):
+    # Those that differ in data-parallel ranks and stages alone share layouts, and follow each other.
+    meshes = sorted(configurations(space, profile), key=lambda m: (m.tp, m.cp, m.context, m.ep, m.micro_batch, m.dp))
+    for c in (v for m in meshes for s in schedules(space, m) for v in levels(space, s)):
         count += 1
         try:
             workload = layouts.sample.estimated(c)
