@@ -42,6 +42,7 @@ from planner.cost_models import HardwareProfile, load_profile, usable_memory_byt
 from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
 from planner.planning.schemes import spelled
+from planner.report.words import time_text
 from planner.trace import Workload
 from planner.uniform import Sample, Space, configurations
 from planner.uniform.space import levels, schedules
@@ -225,6 +226,17 @@ def row_of(name: str, job: Job, model: bytes, *, search_only: bool) -> dict[str,
     }
 
 
+def line_of(row: Mapping[str, Any]) -> str:
+    """A line of the table of docs/search-results.md."""
+    step, ratio = row["step_s"], row.get("ratio")
+    if step is None:
+        cells = ["none fits", "", "", "" if ratio is None else "none fits"]
+    else:
+        enumerated_ = "" if ratio is None else f"{ratio:.3f}"
+        cells = [time_text(step), row["parallelism"], f"{row['gap']:.2%}".replace("%", " %"), enumerated_]
+    return f"| {' | '.join([row['job'], *cells, str(row['cpu_s'])])} |"
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="*", help="names or patterns of jobs, with commas")
@@ -244,6 +256,8 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(row), flush=True)
         if options.json is not None:
             options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    order = {name: i for i, (name, _) in enumerate(jobs())}
+    print("\n".join(map(line_of, sorted(rows, key=lambda r: order.get(r["job"], len(order))))))
     ratios = [r["ratio"] for r in rows if r.get("ratio") is not None]
     gaps = [r["gap"] for r in rows if r["gap"] is not None]
     if ratios:
