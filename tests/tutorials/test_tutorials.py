@@ -33,7 +33,7 @@ def test_the_first_command_of_the_readme_prints_what_it_says(
 ) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     command = re.search(r"^python3 -m venv .* && \.venv/bin/planner (search .*)$", text, re.M)
-    printed = re.search(r"^The first one prints:\n\n```\n(.*?)^```$", text, re.M | re.S)
+    printed = re.search(r"^The first command prints:\n\n```\n(.*?)^```$", text, re.M | re.S)
     assert command is not None
     assert printed is not None
     (tmp_path / "sample_graphs").symlink_to(ROOT / "sample_graphs")
