@@ -21,12 +21,15 @@ from torch.testing._internal.common_methods_invocations import op_db  # noqa: E4
 from torch.utils import _pytree as pytree  # noqa: E402
 
 from planner.errors import InputError  # noqa: E402
+from planner.kernels.gradients import NoVjpError  # noqa: E402
 from tests.torch.kernels import by_kernels  # noqa: E402
 
 _MOST_SAMPLES = 4
 
-# Samples of these fail in other ways than by a message that names the operator.
-FAULTS: dict[str, str] = {}
+# Samples of these are not as eager mode has them.
+FAULTS: dict[str, str] = {
+    "nn.functional.multi_head_attention_forward": "it drops half of the weights, by a seed that the list sets alone",
+}
 
 
 def _named(op: Any) -> str:
@@ -75,14 +78,17 @@ def _compared(op: Any, sample: Any, x: Tensor) -> str:
     try:
         module = _Of(op.op, leaves, form)
         truth = module(x)
+        drawn = not torch.equal(truth, module(x))
         truth.backward()
     except Exception:
         return "not a step of this form"
+    if drawn:
+        return "random"
     if not torch.isfinite(truth).all():
         return "not finite"
     try:
         loss, found = by_kernels(module, x)
-    except InputError:
+    except (InputError, NoVjpError):  # what the kernels that verify plans cannot differentiate, they name
         return "refused"
     np.testing.assert_allclose(loss, truth.detach().numpy(), rtol=1e-4, atol=1e-5)
     for name, p in module.named_parameters():
@@ -91,7 +97,7 @@ def _compared(op: Any, sample: Any, x: Tensor) -> str:
             continue
         most = float(np.abs(expected).max()) if expected.size else 0.0
         computed = np.zeros_like(expected) if found.get(name) is None else found[name]
-        np.testing.assert_allclose(computed, expected, rtol=2e-3, atol=1e-4 * max(1e-3, most), err_msg=name)
+        np.testing.assert_allclose(computed, expected, rtol=2e-3, atol=max(1e-6, 1e-4 * most), err_msg=name)
     return "computed"
 
 
