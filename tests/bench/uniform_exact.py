@@ -37,6 +37,7 @@ _WIDTHS: Final = (256, 512, 1024, 2048)
 _DEVICES: Final = (2, 3, 4, 4, 6, 8)
 _BATCHES: Final = (4, 6, 8, 16)
 _ATTENTION: Final = ("fused", "unfused")
+_UNLIKE: Final = 100  # jobs in a row that admit no configuration are not met
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,7 @@ def main(arguments: Sequence[str]) -> int:
     devices, batches = ([int(n) for n in text.split(",")] for text in (options.devices, options.batches))
     rows: list[dict[str, Any]] = []
     before: list[dict[str, Any]] = []
+    unlike = 0
     if options.json is not None and options.json.exists():
         before = json.loads(options.json.read_text(encoding="utf-8"))
     while len(rows) < options.jobs:
@@ -155,7 +157,10 @@ def main(arguments: Sequence[str]) -> int:
         jobs = [job, *(again(dice, job) for _ in range(options.limits - 1))]
         if len(rows) < len(before):  # a job that does not stand there admitted no configuration
             there = before[len(rows) : len(rows) + len(jobs)]
-            rows += there if all(asdict(j).items() <= r.items() for j, r in zip(jobs, there, strict=False)) else []
+            same = all(asdict(j).items() <= r.items() for j, r in zip(jobs, there, strict=False))
+            rows, unlike = [*rows, *there] if same else rows, 0 if same else unlike + 1
+            if unlike > _UNLIKE:
+                parser.error(f"{options.json} holds jobs of other arguments; give these, or another file")
             continue
         for row in rows_of(jobs):
             tell(len(rows), row)

@@ -26,10 +26,10 @@ def as_vectors(translate: Translator) -> Translator:
 
     @functools.wraps(translate)
     def translated(w: Writer, *operands: Any, **named: Any) -> Any:
-        given = [wide(w, x) for x in operands]
-        found = translate(w, *given, **{k: wide(w, x) for k, x in named.items()})
-        if all(x is y for x, y in zip(given, operands, strict=True)):
-            return found
+        given, by_name = [wide(w, x) for x in operands], {k: wide(w, x) for k, x in named.items()}
+        found = translate(w, *given, **by_name)
+        if all(x is y for x, y in zip((*given, *by_name.values()), (*operands, *named.values()), strict=True)):
+            return found  # of another shape than the operator's, where its translator calls this one
         if isinstance(found, Value):
             return narrow(w, found, w.result_shape())
         return tuple(narrow(w, x, s) for x, s in zip(found, w.result_shapes(), strict=True))
