@@ -41,7 +41,7 @@ def glance(state: State, reduced: Reduced, *, choose: bool, narrow: bool, enough
         )
     except TooLarge as reason:
         state.control.say(f"{reason}: message passing and elimination among promising states instead")
-        state.rounds = Rounds(reduced, state.goal(enough / reduced.scale + 1, "messages"))
+        state.rounds = Rounds(reduced, state.goal(enough / reduced.scale + 1, "messages"), contracting=True)
         state.rounds.glance(choose=choose and state.cost is None)
         state.prove(state.rounds.bound, "messages")
         return

@@ -20,8 +20,10 @@ import numpy as np
 from planner.clock import Configuration
 from planner.cost_models.pipeline import is_split
 from planner.uniform.cut_program import CutProgram, Path
+from planner.uniform.each_layer import EachLayer
 from planner.uniform.load import Load
 from planner.uniform.once import ByRank
+from planner.uniform.unlike_cut import LARGEST, unlike_cuts
 
 __all__ = ["QUICK", "THOROUGH", "Cut", "Effort", "Paths", "best_cut"]
 
@@ -88,18 +90,26 @@ def best_cut(
     whole: Effort | None = None,
     known: float = 0.0,
     rounds: int = _ROUNDS,
+    each: EachLayer | None = None,
 ) -> Cut | None:
     """Over all cuts of the family of `c` whose ranks hold `limit` bytes at most, and whose passes, with what each rank
     does `once` a step, take less than `enough` seconds: inf where there is none, and not looked for beyond that. None
     where the pipeline has too many passes. `handover`: seconds between chunks, at least, the same or by boundary;
     `paths`: to begin with, and to add to; `whole`: ranks have whole layers, which takes longer to find, the more the
     greater the effort; `known`: seconds that they take at least, as is known: no bound below is looked for; `rounds`:
-    after which the bound so far is taken."""
+    after which the bound so far is taken; `each`: what the layers do one by one, where they differ."""
     kinds = 3 if is_split(c.order) else 2
     if c.passes * c.pp * c.virtual_stages * kinds > _PASSES:
         return None
     program = CutProgram(load, c, limit, enough, handover, once)
     cut = _in_parts(program, enough, rounds, known, paths or Paths())
+    if each is not None and cut.seconds < enough and load.layers * program.count <= LARGEST:
+        nodes, programs = (whole.nodes, whole.programs) if whole is not None else (0, 0)
+        unlike = unlike_cuts(
+            each, load, c, limit, enough, program.paths, rounds=rounds, nodes=nodes, programs=programs
+        )  # fmt: skip
+        best = tuple(layers for _, layers in unlike[1])
+        return Cut(max(cut.seconds, unlike[0]), best[0] if best else cut.layers, best, whole=bool(best))
     # Parts of layers that differ are no whole ones of others.
     if whole is None or cut.seconds >= enough or load.lightest is not None or program.count > _CHUNKS_WHOLE:
         return cut

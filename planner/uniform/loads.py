@@ -11,7 +11,9 @@ from planner.clock import Configuration
 from planner.cost_models import HardwareProfile
 from planner.errors import InputError, UsageError
 from planner.trace import Workload
-from planner.uniform.load import Exchanged, Load, exchanged_in, exchanged_once, load_of
+from planner.uniform.beside import Exchanged, exchanged_in
+from planner.uniform.each_layer import EachLayer, each_layer
+from planner.uniform.load import Load, exchanged_once, load_of
 from planner.uniform.sample import Sample
 from planner.uniform.space import group_sizes
 
@@ -52,6 +54,17 @@ class Loads:
         if not exact:
             return self.sample.estimated(c)
         return self.sample.in_groups(c) if self.sample.follows(c) else self.sample.workload(c)
+
+    def each_layer(self, c: Configuration, least_once: float, *, exact: bool) -> EachLayer | None:
+        """What the load of `c` does for its layers one by one, which does `least_once` seconds of work beside the
+        passes, at least; None where they are alike."""
+        load = self.of(c, exact=exact)
+        if load is None or load.lightest is None:
+            return None
+        workload = self.workload(c, exact=exact)
+        exchanged = None if exact else self._exchange(c, (c.shard_ranks,))
+        larger = 0.0 if exact else self.larger
+        return each_layer(workload, load, c, self.profile, exchanged, least_once=least_once, larger=larger)
 
     @property
     def longer(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -24,8 +24,10 @@ __all__ = [
     "not_hidden",
     "once_by_rank",
     "once_of",
+    "shares_added",
     "tied_seconds",
     "updated",
+    "updates_of",
 ]
 
 
@@ -85,8 +87,7 @@ def once_of(
         sums, gathers = (sum(way[u] * n for u, n in of.items()) for way in exchanged)
         return sums, gathers
 
-    every = _elements(workload, units, c)
-    rate = updated(workload, units, c, profile) / every if every else 0.0  # fewer elements take as long each, or longer
+    updates = updates_of(workload, c, profile)
 
     layer_sums, layer_gathers = (of_layer(way.__getitem__) for way in exchanged)
     begun = (min(exchanged[0][u] for u in kinds), min(exchanged[1][u] for u in kinds))
@@ -102,12 +103,17 @@ def once_of(
             sum(passes.units[u].forward.seconds * n for u, n in units.items()),
         ),
         least=(min(exchanged[0][0], hidden[0]), min(exchanged[1][0], hidden[1])),
-        update=(
-            of_layer(lambda u: rate * _elements(workload, {u: 1}, c)),
-            rate * _elements(workload, ends[0], c),
-            rate * _elements(workload, ends[1], c),
-        ),
+        update=(of_layer(lambda u: updates({u: 1})), updates(ends[0]), updates(ends[1])),
     )
+
+
+def updates_of(workload: Workload, c: Configuration, profile: HardwareProfile) -> Callable[[Mapping[int, int]], float]:
+    """Seconds in which the weights of so many of these units are updated at least, wherever they stand: fewer elements
+    take as long each as those of the whole model, or longer."""
+    every = counted_kinds(workload)
+    elements = _elements(workload, every, c)
+    rate = updated(workload, every, c, profile) / elements if elements else 0.0
+    return lambda units: rate * _elements(workload, units, c)
 
 
 def updated(workload: Workload, of: Mapping[int, int], c: Configuration, profile: HardwareProfile) -> float:
@@ -135,7 +141,7 @@ def least_exposed(once: Once, c: Configuration, profile: HardwareProfile) -> flo
     1 - 1 / contention is added; of the first weights that are gathered, and of the last gradients, all is.
     """
     found = 0.0
-    for total, least, beside, added in zip(once.total, once.least, once.hiding, _added(c, profile), strict=True):
+    for total, least, beside, added in zip(once.total, once.least, once.hiding, shares_added(c, profile), strict=True):
         each = total / c.pp
         if added == 1.0:
             found += each
@@ -173,7 +179,7 @@ def once_by_rank(
     beside = [profile.host.step_overhead_s] * c.pp
     for rank, update in zip((0, last), once.update[1:], strict=True):
         beside[rank] += update + (tied if last else 0.0)
-    for way, added in enumerate(_added(c, profile)):
+    for way, added in enumerate(shares_added(c, profile)):
         layer += added * once.layer[way]
         for rank, begun in enumerate(first):
             beside[rank] += (1 - added) * begun[way]
@@ -182,11 +188,10 @@ def once_by_rank(
     return ByRank(least, layer, tuple(beside))
 
 
-def _added(c: Configuration, profile: HardwareProfile) -> Iterator[float]:
-    """The share of its seconds that a sum, or a gathering, adds to a step at least."""
+def shares_added(c: Configuration, profile: HardwareProfile) -> Pair:
+    """The share of its seconds that a sum, and a gathering, adds to a step at least."""
     shared = added_share(profile)
-    for overlapped in (c.overlap_gradients, c.overlap_parameters):
-        yield shared if overlapped else 1.0
+    return shared if c.overlap_gradients else 1.0, shared if c.overlap_parameters else 1.0
 
 
 def added_share(profile: HardwareProfile) -> float:

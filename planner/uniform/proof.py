@@ -228,8 +228,8 @@ class _Proof:
             less = 1 - self.loads.longer
             beside = self._handover(c, exact=False), self._once(load, c, exact=False)
             cut = best_cut(
-                load, c, self.limit, self._step / less, *beside,
-                paths=self._paths, known=bound / less, rounds=_ROUNDS_ESTIMATED,
+                load, c, self.limit, self._step / less, *beside, paths=self._paths, known=bound / less,
+                rounds=_ROUNDS_ESTIMATED, each=self.loads.each_layer(c, beside[1].least, exact=False),
             )  # fmt: skip
             if cut is not None:
                 bound = max(bound, cut.seconds * less)
@@ -336,7 +336,8 @@ class _Proof:
             return 0.0, None
         less = 1 - self.loads.slack(c)
         beside = self._handover(c, exact=True), self._once(load, c, exact=True)
-        cut = best_cut(load, c, self.limit, self._step / less, *beside, paths=self._paths, whole=effort)
+        each = self.loads.each_layer(c, beside[1].least, exact=True)
+        cut = best_cut(load, c, self.limit, self._step / less, *beside, paths=self._paths, whole=effort, each=each)
         return (0.0, None) if cut is None else (cut.seconds * less, cut)
 
     def _seek(self, bound: float, c: Configuration, cut: Cut | None) -> None:

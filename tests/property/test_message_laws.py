@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ import pytest
 from planner.search.control import Control
 from planner.search.evaluate import evaluate, least_memory, peak_memory
 from planner.search.goal import Goal
-from planner.search.messages.restricted import restrict, solve_restricted
+from planner.search.messages.restricted import Rounds, restrict, solve_restricted
 from planner.search.messages.trws import Messages
 from planner.search.native import sweeps
 from planner.search.prices.lagrangian import Lagrangian
+from planner.search.prices.memory import Bounded, branch_and_bound
 from planner.search.problem import Edge, Node, Problem
+from planner.search.reduction.contract import contract_further
 from planner.search.reduction.presolve import presolve
 from planner.search.reduction.reduced import Infeasible, Reduced
 from planner.search.solve import Search, solve
@@ -50,6 +53,47 @@ def test_bound_never_exceeds_the_optimum_and_choices_are_valid(seed: int) -> Non
         assert cost is not None
         assert cost >= exact.cost
         assert cost == round(reduced.cost(found.choice))
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("limited", [False, True])
+def test_contraction_of_a_presolved_problem_is_exact(seed: int, *, limited: bool) -> None:
+    """Its optimum is the problem's, every choice of what is left is restored at its cost, and is found there again."""
+    problem = dense(seed, nodes=8, states=4, forbid=0.6)
+    if limited and solve(problem, solver="dp").status != "infeasible":
+        problem = replace(problem, limit=least_memory(problem) + 60)
+    exact = solve(problem, solver="dp")
+    try:
+        reduced = presolve(problem)
+        contracted = contract_further(reduced)
+    except Infeasible:
+        assert exact.status == "infeasible"
+        return
+    left = contracted.reduced
+    assert len(left.nodes) <= len(reduced.nodes)
+    found = branch_and_bound(left, Goal(), work=10**8, close=0) if left.nodes else Bounded((), left.offset)
+    if found.choice is None:
+        assert exact.status == "infeasible"
+        return
+    restored = contracted.restore(found.choice)
+    assert reduced.cost(restored) == left.cost(found.choice) == exact.cost
+    assert (reduced.usage(restored) <= reduced.limits).all()
+    assert contracted.left_of(restored) == tuple(found.choice)
+    rounds = Rounds(reduced, Goal(), contracting=True)
+    assert rounds.run().bound <= exact.cost
+
+
+def test_where_contraction_leaves_nothing_messages_are_exact() -> None:
+    """A ladder, whose nodes have three neighbours at most: sweeps alone do not settle it."""
+    rng = np.random.default_rng(3)
+    nodes = [Node(rng.integers(0, 20, 5)) for _ in range(16)]
+    pairs = [(i, i + 2) for i in range(14)] + [(i, i + 1) for i in range(0, 16, 2)]
+    problem = Problem(nodes, [Edge(u, v, rng.integers(0, 50, (5, 5))) for u, v in pairs])
+    exact = solve(problem, solver="dp")
+    found = Rounds(presolve(problem), Goal(), contracting=True)
+    assert found.run().bound == exact.cost
+    assert found.choice is not None
+    assert evaluate(problem, presolve(problem).restore(found.choice)) == exact.cost
 
 
 def swept(problem: Reduced, sweeps: int) -> int:

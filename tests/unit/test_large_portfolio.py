@@ -16,7 +16,6 @@ from planner.search.brute import brute_force
 from planner.search.control import Control, Report
 from planner.search.evaluate import evaluate
 from planner.search.large import solve_large
-from planner.search.large.contract import contract
 from planner.search.large.core import flatten
 from planner.search.large.exact import Evaluator
 from planner.search.large.helper import Helper
@@ -25,6 +24,7 @@ from planner.search.large.primal import Primal
 from planner.search.large.workers import Team
 from planner.search.native.forest import Forest
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem, Solution
+from planner.search.reduction.contract import contract
 from planner.search.reduction.reduced import Infeasible
 from planner.search.saved.instance import read_instance
 from planner.search.solve import solve

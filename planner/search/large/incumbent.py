@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.control import Control
-from planner.search.large.contract import Contracted
 from planner.search.large.exact import Evaluator
 from planner.search.problem import Problem
+from planner.search.reduction.contract import Contracted
 
 __all__ = ["Incumbent"]
 

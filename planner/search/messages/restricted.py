@@ -20,6 +20,7 @@ from planner.search.goal import Goal
 from planner.search.messages.trws import Certified, Messages
 from planner.search.prices.lagrangian import Lagrangian
 from planner.search.prices.memory import Bounded, branch_and_bound
+from planner.search.reduction.contract import Contracted, contract_further
 from planner.search.reduction.reduced import Factor, Infeasible, Reduced
 
 __all__ = ["Rounds", "restrict", "solve_restricted"]
@@ -27,6 +28,7 @@ __all__ = ["Rounds", "restrict", "solve_restricted"]
 SWEEPS = 40  # between two attempts at a choice
 FIRST_SWEEPS = 80
 GLANCE = 20
+GLANCE_CONTRACTED = 160  # of problems that are a tenth as large
 ROUNDS = 20
 WINDOWS, PASSES = 14, 1  # windows that a choice is improved in, overlapping by half, and how often
 SMALLEST_WINDOW = 60  # nodes
@@ -64,7 +66,7 @@ def restrict(problem: Reduced, states_left: Sequence[NDArray[np.int64]]) -> Redu
 
 def solve_restricted(problem: Reduced, goal: Goal, *, start: tuple[int, ...] | None = None) -> Bounded:
     """The best choice found within the limits (None: none) and a proven bound.  `start` is such a choice."""
-    return Rounds(problem, goal, start).run()
+    return Rounds(problem, goal, start, contracting=True).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +81,54 @@ class _Attempt:
 class Rounds:
     """Sweeps and attempts in turn; `bound` and `choice` are the best so far."""
 
-    def __init__(self, problem: Reduced, goal: Goal, start: tuple[int, ...] | None = None) -> None:
-        self.problem, self.goal = problem, goal
+    def __init__(
+        self, problem: Reduced, goal: Goal, start: tuple[int, ...] | None = None, *, contracting: bool = False
+    ) -> None:
+        """`contracting`: whether it is worth a second or so to contract the problem."""
+        self.goal, self.contracting = goal, contracting
+        self.contracted: Contracted | None = None
+        self._begin(problem, start)
+        self.bound = -math.inf
+        self.paid: Mapping[int, float] = {}  # prices of the rows that are left
+        self.windows = PASSES
+
+    def _begin(self, problem: Reduced, best: tuple[int, ...] | None) -> None:
+        """`best`: a choice of this problem."""
+        self.problem, self.best = problem, best
+        self.cost = math.inf if best is None else problem.cost(best)
         self.messages = Messages(problem, _beyond(problem))
         self.keep = np.ones(int(self.messages.layout.start[-1]), bool)
-        self.choice = start
-        self.cost = math.inf if start is None else problem.cost(start)
-        self.bound = -math.inf
-        self.prices: Mapping[int, float] = {}
         self.width, self.widest = 2, WIDEST
-        self.windows, self.window = PASSES, max(SMALLEST_WINDOW, len(problem.nodes) // WINDOWS)
+        self.window = max(SMALLEST_WINDOW, len(problem.nodes) // WINDOWS)
+
+    def _contract(self) -> None:
+        """Goes on with what contraction leaves, where no memory is counted: else most nodes hold some, and stay."""
+        if self.contracting and not len(self.problem.limits) and not self._over:
+            self.contracting = False
+            self.contracted = contract_further(self.problem, self.goal.stop)
+            self._begin(self.contracted.reduced, None if self.best is None else self.contracted.left_of(self.best))
+
+    @property
+    def choice(self) -> tuple[int, ...] | None:
+        return None if self.best is None else self._restored(self.best)
+
+    @property
+    def prices(self) -> Mapping[int, float]:
+        """Of the rows of the problem that was given."""
+        if self.contracted is None:
+            return self.paid
+        return {self.problem.instants[r]: p for r, p in self.paid.items()}
+
+    def _restored(self, choice: tuple[int, ...]) -> tuple[int, ...]:
+        return choice if self.contracted is None else self.contracted.restore(choice)
 
     def glance(self, *, choose: bool = False) -> None:
-        """A first bound, and a first choice where `choose` asks for it."""
+        """A first bound, and a first choice where `choose` asks for it; a closer one where it is known how much is
+        enough, and that was not."""
         self._sweep(GLANCE)
+        if math.isfinite(self.goal.cutoff) and not self._over:
+            self._contract()
+            self._sweep(GLANCE_CONTRACTED)
         if choose:
             self.attempt()
 
@@ -104,6 +140,7 @@ class Rounds:
     def run(self) -> Bounded:
         """To the end: the gap closed or good, the goal's word, or nothing gained any more."""
         stale = 0
+        self._contract()
         for number in range(ROUNDS):
             before = self.bound, self.cost
             still, certified = self._sweep(SWEEPS if number else FIRST_SWEEPS)
@@ -126,9 +163,9 @@ class Rounds:
             stale = stale + 1 if self._slow(before) and (still or math.isfinite(self.cost)) else 0
             if stale >= STALE:
                 break
-            if attempt is not None and attempt.prices != self.prices:
-                self.prices = attempt.prices
-                self.messages.set_prices(self.prices)
+            if attempt is not None and attempt.prices != self.paid:
+                self.paid = attempt.prices
+                self.messages.set_prices(self.paid)
                 self.messages.forbid(self.keep)
         return Bounded(self.choice, self.bound, self.prices)
 
@@ -141,7 +178,7 @@ class Rounds:
 
     def _slide(self) -> None:
         """Improves the best choice window by window: inside, nodes may take any promising state; outside they stay."""
-        if self.choice is None or self.windows == 0:
+        if self.best is None or self.windows == 0:
             return
         self.windows -= 1
         before = self.cost
@@ -150,7 +187,7 @@ class Rounds:
         while begin < count and not self._over:
             wide, _ = self._promising(WIDEST)
             end = begin + self.window
-            states_left = [wide[v] if begin <= v < end else np.array([x]) for v, x in enumerate(self.choice)]
+            states_left = [wide[v] if begin <= v < end else np.array([x]) for v, x in enumerate(self.best)]
             try:
                 found = _best(restrict(self.problem, states_left), self.goal)
             except TooLarge:
@@ -185,8 +222,8 @@ class Rounds:
 
     def _offer(self, choice: tuple[int, ...] | None) -> None:
         if choice is not None and (cost := self.problem.cost(choice)) < self.cost:
-            self.choice, self.cost = choice, cost
-            self.goal.offer(choice, cost)
+            self.best, self.cost = choice, cost
+            self.goal.offer(self._restored(choice), cost)
 
     def _take_out(self, certified: Certified) -> None:
         """States through which every choice costs more than the best known."""
@@ -218,7 +255,7 @@ class Rounds:
         except TooLarge:
             return None
         except Infeasible:
-            return _Attempt(None, self.prices, math.inf if complete else -math.inf)
+            return _Attempt(None, self.paid, math.inf if complete else -math.inf)
         choice = None if found.choice is None else tuple(int(states_left[v][x]) for v, x in enumerate(found.choice))
         return _Attempt(choice, found.prices, found.bound if complete else -math.inf)
 
@@ -232,8 +269,8 @@ class Rounds:
             scores = self.messages.scores[start[v] : start[v + 1]][left]
             states = set(left[np.argsort(scores, kind="stable")[:width]].tolist())
             complete &= len(states) == len(left)
-            if self.choice is not None:
-                states.add(self.choice[v])
+            if self.best is not None:
+                states.add(self.best[v])
             if factor.usage and len(left):
                 held = np.sum([self.problem.arrays[number][left] for _, number in factor.usage], axis=0)
                 states.add(int(left[np.lexsort((scores, held))[0]]))

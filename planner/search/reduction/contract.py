@@ -19,20 +19,23 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.search.problem import Problem
-from planner.search.reduction.arrays import Array
+from planner.search.reduction.arrays import Array, Interner
 from planner.search.reduction.presolve import _View
 from planner.search.reduction.reduced import Factor, Infeasible, Reduced
 
-__all__ = ["Contracted", "Interrupted", "contract"]
+__all__ = ["Contracted", "Interrupted", "contract", "contract_further"]
 
 GROWTH = 4_000_000  # entries of one matrix that contraction may make
 PRODUCT = 50_000_000  # additions of one min-plus product
+FURTHER_GROWTH = 1 << 18  # as these, before messages are passed
+FURTHER_PRODUCT = 1 << 24
 
 
 class Interrupted(Exception):
@@ -53,16 +56,17 @@ class _Merged:
 
 @dataclass(frozen=True, slots=True)
 class _Minimised:
-    """`best[i, k]` is the original state of `node` for the states at `places` of its neighbours."""
+    """`states[best[i, k]]` is the original state of `node` for the states at `places` of its neighbours."""
 
     node: int
     neighbours: tuple[int, ...]
     places: tuple[NDArray[np.int64], ...]  # from original states to axes of `best`
-    best: NDArray[np.int64]
+    best: NDArray[np.integer[Any]]
+    states: NDArray[np.int64]
 
     def restore(self, choice: NDArray[np.int64]) -> int:
         at = tuple(int(p[choice[n]]) for n, p in zip(self.neighbours, self.places, strict=True))
-        return int(self.best[at])
+        return int(self.states[self.best[at]])
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,12 @@ class Contracted:
             full[step.node] = step.restore(full)
         return tuple(full.tolist())
 
+    def left_of(self, choice: Sequence[int]) -> tuple[int, ...] | None:
+        """A choice of the original problem as one of what is left; None where one of its states is gone."""
+        reduced = self.reduced
+        places = [np.flatnonzero(s == choice[v]) for v, s in zip(reduced.origin, reduced.states, strict=True)]
+        return tuple(int(p[0]) for p in places) if all(len(p) for p in places) else None
+
 
 def contract(problem: Problem, stopped: Callable[[], bool] = lambda: False) -> Contracted:
     """Presolve and contraction to a fixed point, or as far as they get until `stopped`: what is done by then is exact.
@@ -94,7 +104,36 @@ def contract(problem: Problem, stopped: Callable[[], bool] = lambda: False) -> C
     return Contracted(view.freeze(), tuple(view.steps))
 
 
+def contract_further(problem: Reduced, stopped: Callable[[], bool] = lambda: False) -> Contracted:
+    """The same of a presolved problem, of which no table grows beyond what message passing goes over quickly; `restore`
+    gives choices of that problem, and the `instants` of what is left are its rows."""
+    view = _Further(problem, stopped)
+    with contextlib.suppress(Interrupted):
+        view.unite()
+        view.shrink(True)
+        while view.round():
+            view.shrink(True)
+    return Contracted(_moved(view.freeze(), Interner()), tuple(view.steps))
+
+
+def _moved(problem: Reduced, arrays: Interner) -> Reduced:
+    """With its tables among other arrays, without those that led to them."""
+
+    def moved(factor: Factor) -> Factor:
+        usage = tuple((span, arrays.add(problem.arrays[n])) for span, n in factor.usage)
+        return Factor(arrays.add(problem.arrays[factor.costs]), usage)
+
+    return replace(
+        problem,
+        arrays=arrays,
+        nodes=tuple(moved(f) for f in problem.nodes),
+        edges=tuple((u, v, moved(f)) for u, v, f in problem.edges),
+    )
+
+
 class _Contraction(_View):
+    growth, product = GROWTH, PRODUCT
+
     def __init__(self, problem: Problem, stopped: Callable[[], bool]) -> None:
         self._stopped = stopped
         super().__init__(problem, True)
@@ -168,7 +207,7 @@ class _Contraction(_View):
                     continue
                 if self._weight(v) > self._weight(u):  # the one with less to move
                     v, u, follows = u, v, back
-            elif self._grown(v, u) > GROWTH:
+            elif self._grown(v, u) > self.growth:
                 continue
             moved = [w for w in self.adjacent[v] if w != u]
             self._merge_into(v, u, follows)
@@ -232,7 +271,7 @@ class _Contraction(_View):
                 continue
             around = sorted(self.adjacent[v])
             work = len(self.states[v]) * int(np.prod([len(self.states[w]) for w in around], dtype=np.int64))
-            if work <= PRODUCT:
+            if work <= self.product:
                 self._minimise(v, around)
                 queue += around
 
@@ -244,7 +283,7 @@ class _Contraction(_View):
             place = np.zeros(self.sizes[w], np.int64)
             place[self.states[w]] = np.arange(len(self.states[w]))
             places.append(place)
-        self.steps.append(_Minimised(v, tuple(around), tuple(places), self.states[v][best]))
+        self.steps.append(_Minimised(v, tuple(around), tuple(places), best, self.states[v]))
         self._drop(v)
         if not around:
             least = self.arrays[table].reshape(-1)[0]
@@ -259,17 +298,42 @@ class _Contraction(_View):
             self._connect(u, w, Factor(table) if old is None else self._plus(old, Factor(table)))
         self.dirty.update(around)
 
-    def _product(self, numbers: tuple[int, ...]) -> tuple[int, NDArray[np.int64]]:
+    def _product(self, numbers: tuple[int, ...]) -> tuple[int, NDArray[np.integer[Any]]]:
         """(min over the node's states, the minimising state), for every pair of states of the neighbours."""
         cost, *sides = (self.arrays[n] for n in numbers)
         if len(sides) < 2:
             total: Array = cost[:, None] + sides[0] if sides else cost
             return self.arrays.add(np.asarray(total.min(axis=0))), np.asarray(total.argmin(axis=0))
         left, right = cost[:, None] + sides[0], sides[1]
-        least = np.full((left.shape[1], right.shape[1]), np.inf)
-        best = np.zeros(least.shape, np.int64)
-        for j in range(len(cost)):
-            value = left[j][:, None] + right[j][None, :]
-            better = value < least
-            least[better], best[better] = value[better], j
+        least = left[0][:, None] + right[0][None, :]
+        best = np.zeros(least.shape, np.min_scalar_type(len(cost)))  # there are many, and all are needed to the end
+        value, better = np.empty(least.shape), np.empty(least.shape, bool)
+        for j in range(1, len(cost)):
+            np.add(left[j][:, None], right[j][None, :], out=value)
+            np.less(value, least, out=better)
+            np.copyto(least, value, where=better)
+            np.copyto(best, j, where=better)
         return self.arrays.add(least), best
+
+
+class _Further(_Contraction):
+    """Of a presolved problem: its nodes and states are those that count."""
+
+    growth, product = FURTHER_GROWTH, FURTHER_PRODUCT
+
+    def __init__(self, problem: Reduced, stopped: Callable[[], bool]) -> None:
+        self._stopped = stopped
+        problem = _moved(problem, Interner())
+        self.arrays, self.scale, self.memory_scale = problem.arrays, problem.scale, problem.memory_scale
+        self.instants = [*range(len(problem.limits))]
+        self.limits, self.active = problem.limits.copy(), np.ones(len(problem.limits), bool)
+        self.offset, self.fixed = problem.offset, [0] * len(problem.nodes)
+        self.alive = [True] * len(problem.nodes)
+        self.sizes = [len(s) for s in problem.states]
+        self.states = [np.arange(n) for n in self.sizes]
+        self.nodes = list(problem.nodes)
+        self.adjacent = [{} for _ in problem.nodes]
+        for u, v, factor in problem.edges:
+            self._connect(u, v, factor)
+        self.dirty, self.changes, self.inert = set[int](), 0, set()
+        self.steps = []
