@@ -37,10 +37,10 @@ if os.environ.get(PARENT) == str(os.getppid()):  # not where someone else import
         "planner.search.program.ilp",
         "planner.search.large.program",
         "planner.search.prices.master",
-        "planner.search.native.library",
+        "planner.native.library",
     ):
         importlib.import_module(_module)
-    from planner.search.native.library import library
+    from planner.native.library import library
 
     library()  # compiled once, where that is still to do
     gc.collect()

@@ -48,17 +48,10 @@ class Dependencies:
     held: tuple[NDArray[np.int64], ...]
 
     @cached_property
-    def rows(self) -> tuple[list[int], list[int], list[int], list[int]]:
-        """`previous`, `source`, `place` and `boundary`, for loops over single passes."""
-        columns = self.previous, self.source, self.place, self.boundary
-        previous, source, place, boundary = (column.tolist() for column in columns)
-        return previous, source, place, boundary
-
-    @cached_property
     def last(self) -> tuple[int, ...]:
         """By device, its last pass."""
         each = self.kinds * self.chunks
-        found = {place // each: at for at, place in enumerate(self.rows[2])}
+        found = {place // each: at for at, place in enumerate(self.place.tolist())}
         return tuple(found[d] for d in range(self.devices))
 
 

@@ -19,6 +19,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.native.pipeline import ends_of, path_to
+
 from .chunk import ChunkTimes
 from .dependencies import Dependencies, dependencies
 from .run import PipelineCost, PipelineRun, Timeline
@@ -36,7 +38,7 @@ class _Timed:
     compute: NDArray[np.float64]
     sending: NDArray[np.float64]
     lag: NDArray[np.float64]
-    ends: list[float]
+    ends: NDArray[np.float64]  # and a 0, which index -1 finds
 
 
 def simulate(
@@ -64,7 +66,7 @@ def simulate(
     """
     timed = _simulate(schedule, *_checked(chunks, micro_batches, transfer_s), overlapped)
     passes, compute = timed.passes, timed.compute
-    ends = np.array(timed.ends)
+    ends = timed.ends
     begins = np.maximum(ends[passes.previous], ends[passes.source] + timed.lag)
     seconds = compute[passes.place]
     order = np.argsort(passes.place // (passes.kinds * passes.chunks), kind="stable")
@@ -77,7 +79,7 @@ def simulate(
         begin_s=begins[order],
         end_s=(begins + seconds)[order],
     )
-    total = max(timed.ends)
+    total = float(ends.max())
     busy = compute.reshape(passes.devices, -1).sum(axis=1) * micro_batches
     sending = timed.sending.reshape(passes.devices, -1).sum(axis=1) * micro_batches
     peaks = [_peak(passes, device, tuple(row)) for device, row in enumerate(chunks)]
@@ -120,26 +122,25 @@ def longest_path(
     rows, m, transfers = _checked(chunks, micro_batches, transfer_s)
     timed = _simulate(schedule, rows, m, transfers, True)
     passes, ends = timed.passes, timed.ends
-    previous, source, place, boundary = passes.rows
-    lag = timed.lag.tolist()
-    counts, crossed = [0] * len(timed.compute), [0] * (len(transfers) + 1)  # the last one: none
-    at = max(passes.last, key=lambda last: ends[last])
-    while at >= 0:
-        counts[place[at]] += 1
-        if ends[previous[at]] >= ends[source[at]] + lag[at]:
-            at = previous[at]
-        else:
-            crossed[boundary[at]] += 1
-            at = source[at]
-    found = np.array(counts, np.int64).reshape(passes.devices, passes.kinds, passes.chunks)
-    return max(ends), found, np.array(crossed[:-1], np.int64)
+    counts, crossed = path_to(
+        max(passes.last, key=lambda last: float(ends[last])),
+        ends,
+        passes.previous,
+        passes.source,
+        timed.lag,
+        passes.place,
+        passes.boundary,
+        places=len(timed.compute),
+        boundaries=len(transfers),
+    )
+    return float(ends.max()), counts.reshape(passes.devices, passes.kinds, passes.chunks), crossed
 
 
 @lru_cache(maxsize=4096)
 def _cost(schedule: str, chunks: Chunks, m: int, transfers: tuple[float, ...], overlapped: bool) -> PipelineCost:
     timed = _simulate(schedule, chunks, m, transfers, overlapped)
     sizes = tuple(_peak(timed.passes, device, row)[0] for device, row in enumerate(chunks))
-    return PipelineCost(max(timed.ends), timed.passes.in_flight, sizes)
+    return PipelineCost(float(timed.ends.max()), timed.passes.in_flight, sizes)
 
 
 def _checked(
@@ -176,13 +177,7 @@ def _simulate(schedule: str, chunks: Chunks, m: int, transfers: tuple[float, ...
     else:
         sending = _sending_table(passes, transfers)
     held_up = (compute + sending).ravel()[passes.place]
-    # One entry more stays 0: what index -1 finds.
-    ends = [0.0] * (len(passes.place) + 1)
-    columns = (*passes.rows[:2], lag.tolist(), held_up.tolist())
-    for number, (previous, source, delay, seconds) in enumerate(zip(*columns, strict=True)):
-        free = ends[previous]
-        arrival = ends[source] + delay
-        ends[number] = (free if free > arrival else arrival) + seconds
+    ends = ends_of(passes.previous, passes.source, lag, held_up)
     return _Timed(passes, compute.ravel(), sending.ravel(), lag, ends)
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from planner.native import sweeps
 from planner.search.control import Control
 from planner.search.evaluate import evaluate, least_memory, peak_memory
 from planner.search.goal import Goal
 from planner.search.messages.restricted import Rounds, restrict, solve_restricted
 from planner.search.messages.trws import Messages
-from planner.search.native import sweeps
 from planner.search.prices.lagrangian import Lagrangian
 from planner.search.prices.memory import Bounded, branch_and_bound
 from planner.search.problem import Edge, Node, Problem

@@ -12,6 +12,7 @@ from typing import cast
 import numpy as np
 import pytest
 
+from planner.native.forest import Forest
 from planner.search.brute import brute_force
 from planner.search.control import Control, Report
 from planner.search.evaluate import evaluate
@@ -22,7 +23,6 @@ from planner.search.large.helper import Helper
 from planner.search.large.incumbent import Incumbent
 from planner.search.large.primal import Primal
 from planner.search.large.workers import Team
-from planner.search.native.forest import Forest
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem, Solution
 from planner.search.reduction.contract import contract
 from planner.search.reduction.reduced import Infeasible

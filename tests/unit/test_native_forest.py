@@ -7,12 +7,12 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from planner.native import sweeps
+from planner.native.forest import Forest, Graph
+from planner.native.library import library
 from planner.search.evaluate import evaluate
 from planner.search.large.core import flatten
 from planner.search.messages.trws import Messages
-from planner.search.native import sweeps
-from planner.search.native.forest import Forest, Graph
-from planner.search.native.library import library
 from planner.search.problem import Edge, Node, Problem
 from planner.search.reduction.presolve import presolve
 from planner.search.reduction.reduced import Reduced

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.search.native import tables
+from planner.native import tables
 
 
 def matrix(seed: int) -> np.ndarray:

@@ -72,7 +72,7 @@ def without(paths: Iterable[Path], hidden: Path) -> Iterator[Path]:
 
 
 def _kernels() -> Iterator[Path]:
-    """Where compiled kernels lie that were made on this machine: `planner.search.native.library`."""
+    """Where compiled kernels lie that were made on this machine: `planner.native.library`."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     yield base / "planner" / "kernels"
 

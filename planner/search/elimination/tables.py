@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.native.tables import min_sum, row_classes
+from planner.native.tables import min_sum, row_classes
 from planner.search.reduction.arrays import Array
 from planner.search.reduction.reduced import Infeasible
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.native.forest import Graph
+from planner.native.forest import Graph
 from planner.search.reduction.reduced import Reduced
 
 __all__ = ["flatten"]

@@ -17,9 +17,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.native.forest import Forest
+from planner.native.sweeps import decode, sweep
 from planner.search.messages.trws import Messages
-from planner.search.native.forest import Forest
-from planner.search.native.sweeps import decode, sweep
 from planner.search.reduction.reduced import Reduced
 
 __all__ = ["Dual"]

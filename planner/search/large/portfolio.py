@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from planner.native.library import library
 from planner.search.control import Control
 from planner.search.evaluate import least_memory
 from planner.search.large.incumbent import Incumbent
 from planner.search.large.workers import Team
-from planner.search.native.library import library
 from planner.search.problem import Problem, Solution
 from planner.search.reduction.contract import Interrupted, contract
 from planner.search.reduction.reduced import Infeasible

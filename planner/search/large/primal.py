@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.native.forest import Forest
+from planner.native.forest import Forest
 
 __all__ = ["Primal"]
 

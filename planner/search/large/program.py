@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.native.forest import Graph
 from planner.search.large.core import flatten
-from planner.search.native.forest import Graph
 from planner.search.program.linear import LinearProgram, linearise
 from planner.search.reduction.reduced import Factor, Reduced
 

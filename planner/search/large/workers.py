@@ -9,6 +9,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.native.forest import Forest
 from planner.search.elimination.tables import TableStore, TooLarge
 from planner.search.goal import Goal
 from planner.search.large.core import flatten
@@ -17,7 +18,6 @@ from planner.search.large.helper import Helper
 from planner.search.large.incumbent import Incumbent
 from planner.search.large.primal import Primal
 from planner.search.large.program import prepare
-from planner.search.native.forest import Forest
 from planner.search.prices.lagrangian import Lagrangian
 from planner.search.prices.memory import branch_and_bound
 from planner.search.reduction.reduced import Infeasible, Reduced

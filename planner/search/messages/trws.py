@@ -19,8 +19,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.native.sweeps import EdgeLayout, certify, sweep
-from planner.search.native.tables import row_classes
+from planner.native.sweeps import EdgeLayout, certify, sweep
+from planner.native.tables import row_classes
 from planner.search.reduction.arrays import Array
 from planner.search.reduction.reduced import Factor, Reduced
 

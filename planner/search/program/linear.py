@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.search.native.tables import row_classes
+from planner.native.tables import row_classes
 from planner.search.reduction.arrays import Array
 from planner.search.reduction.reduced import Factor, Infeasible, Reduced
 

@@ -19,7 +19,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.native.tables import row_classes, row_difference
+from planner.native.tables import row_classes, row_difference
 from planner.search.problem import FORBIDDEN, Edge, Node, Problem, alive_intervals
 from planner.search.reduction.arrays import Array, Interner
 from planner.search.reduction.reduced import Factor, Infeasible, Reduced, Usage

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.native.toolchain import build, library_name
+from planner.native.toolchain import build, library_name
 
 __all__ = ["library", "pointer"]
 

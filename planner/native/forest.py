@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.search.native.library import library, pointer
+from planner.native.library import library, pointer
 
 __all__ = ["Forest", "Graph"]
 

@@ -26,7 +26,7 @@ class PackageHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before every wheel, editable ones too."""
         _link(Path(self.root))
-        folder = Path(self.root) / "planner" / "search" / "native"
+        folder = Path(self.root) / "planner" / "native"
         toolchain = _toolchain(folder)
         for old in folder.glob("kernels-*.so"):
             old.unlink()
