@@ -1,1 +1,1 @@
-"""Compiled kernels of the solvers, and the library that holds them."""
+"""Compiled kernels of the solvers and of the simulation of pipelines, and the library that holds them."""

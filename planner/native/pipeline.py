@@ -59,11 +59,12 @@ def path_to(
             *(ctypes.c_int64(boundaries), ctypes.c_int64(at), pointer(counts), pointer(crossed)),
         )
         return counts, crossed[:-1]
+    end, before, giver, delay = ends.tolist(), previous.tolist(), source.tolist(), lag.tolist()
     while at >= 0:
         counts[place[at]] += 1
-        if ends[previous[at]] >= ends[source[at]] + lag[at]:
-            at = int(previous[at])
+        if end[before[at]] >= end[giver[at]] + delay[at]:
+            at = before[at]
         else:
             crossed[boundary[at]] += 1
-            at = int(source[at])
+            at = giver[at]
     return counts, crossed[:-1]

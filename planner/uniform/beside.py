@@ -77,6 +77,9 @@ class Beside:
         gathered = sum(self.gathers[u] * n for u, n in units.items())
         return gathered, gathered + sum(self.scatters[u] * n for u, n in units.items())
 
+    def _of_weights(self, u: int) -> float:
+        return self.times[u].weight_seconds
+
     def passes(self, units: Mapping[int, int], forward: float, back: float) -> Pair:
         """The passes of so many of these units, which compute so long, with what is exchanged in them."""
         gathered, both = self._exchanged(units)
@@ -93,9 +96,12 @@ class Beside:
         return self.split_of((u,), back)
 
     def split_of(self, units: Iterable[int], back: float) -> Pair:
-        """A backward pass that takes so long, as gradients of values and of weights."""
-        weights = min(back, sum(self.times[u].weight_seconds for u in units))
-        return back - weights, weights
+        """A backward pass that takes so long, as gradients of values and of weights.  Where exchanges bound the passes
+        of a chunk, those of some units may take less than their gradients of weights compute: these run beside what
+        others exchange, whose gradients of values take less for it, so that the seconds may be negative."""
+        mine = list(units)
+        weights, computed = (sum(of(u) for u in mine) for of in (self._of_weights, lambda u: self._computed(u)[1]))
+        return back - weights, min(weights, computed)
 
     def inner(self, workload: Workload) -> tuple[Inner, ...]:
         """What stands between layers, with its passes as they are whatever runs again."""

@@ -6,11 +6,12 @@ from below.  Cuts are simulated beside it: the path that is longest in one of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.clock import Configuration
 from planner.cost_models.pipeline import ChunkTimes, dependencies, is_split, longest_path, stage_numbers
@@ -19,7 +20,7 @@ from planner.uniform.inner import least_layers
 from planner.uniform.load import Load, room_of_ranks, static_bytes
 from planner.uniform.once import ByRank
 
-__all__ = ["CutProgram", "Descent", "Path"]
+__all__ = ["CutProgram", "Descent", "Path", "chunk_times", "moments"]
 
 _TOWARDS: Final = 0.5
 _ROUNDING: Final = 1e-9
@@ -156,17 +157,15 @@ class CutProgram:
         """Rows, and what each may come to: bytes by layer of each chunk whose activations are saved, and by layer that
         runs again or waits elsewhere: of every rank, at the moments when it holds most of an even cut."""
         load, c = self.load, self.c
-        static, v = static_bytes(load, c), c.virtual_stages
+        static = static_bytes(load, c)
         rows: list[np.ndarray] = []
         rooms: list[float] = []
-        for d, held in enumerate(dependencies(c.order, c.pp, v, c.passes).held):
-            flying = held[:, :v] + (held[:, v:] if self.split else 0)
-            for counts in np.unique(flying[np.argsort(-flying.sum(axis=1))[:_MOMENTS]], axis=0):
-                row = np.zeros(2 * self.count)
-                row[self.numbers[d]] = static + counts * load.saved
-                row[self.count + self.numbers[d]] = static + counts * load.saved_again
-                rows.append(row / _GIB)  # of the size that units have
-                rooms.append(room[d] / _GIB)
+        for d, counts in moments(c):
+            row = np.zeros(2 * self.count)
+            row[self.numbers[d]] = static + counts * load.saved
+            row[self.count + self.numbers[d]] = static + counts * load.saved_again
+            rows.append(row / _GIB)  # of the size that units have
+            rooms.append(room[d] / _GIB)
         return np.array(rows), np.array(rooms)
 
     def descend(self, best: np.ndarray, enough: float, rounds: int, known: float = 0.0) -> Descent:
@@ -245,7 +244,7 @@ class CutProgram:
         times = self.fixed + np.outer(saved + more, self.layer) + np.outer(more, self.again)
         if slow is not None:
             times[self.numbers[slow]] *= _SLOW
-        chunks = [[_chunk(np.maximum(times[k], 0.0)) for k in row] for row in self.numbers]
+        chunks = [[chunk_times(np.maximum(times[k], 0.0)) for k in row] for row in self.numbers]
         seconds, passes, crossed = longest_path(self.c.order, chunks, self.c.passes, self.handover.tolist())
         by_chunk = np.zeros((self.count, passes.shape[1]))
         by_chunk[self.numbers] = passes.transpose(0, 2, 1)
@@ -299,6 +298,15 @@ class CutProgram:
         return tuple(found.tolist())
 
 
+def moments(c: Configuration) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """By rank, the moments when it holds most of an even cut: micro-batches in flight in each of its chunks."""
+    v = c.virtual_stages
+    for d, held in enumerate(dependencies(c.order, c.pp, v, c.passes).held):
+        flying = held[:, :v] + (held[:, v:] if is_split(c.order) else 0)
+        for counts in np.unique(flying[np.argsort(-flying.sum(axis=1))[:_MOMENTS]], axis=0):
+            yield d, counts
+
+
 def _rounded(parts: np.ndarray, total: int, least: int) -> np.ndarray:
     """Whole numbers near these that add up to the total, each of them `least` or more."""
     found = np.maximum(np.floor(parts + 1e-6).astype(int), least)
@@ -312,7 +320,8 @@ def _rounded(parts: np.ndarray, total: int, least: int) -> np.ndarray:
     return found
 
 
-def _chunk(times: np.ndarray) -> ChunkTimes:
+def chunk_times(times: NDArray[np.float64]) -> ChunkTimes:
+    """Of a forward and a backward pass, the latter also as gradients of values and of weights."""
     forward, values = float(times[0]), float(times[1])
     if len(times) == 2:
         return ChunkTimes(forward, values)

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.clock import Configuration
-from planner.cost_models.pipeline import ChunkTimes, dependencies, is_split, longest_path, stage_numbers
+from planner.cost_models.pipeline import is_split, longest_path, stage_numbers
+from planner.uniform.cut_program import Path, chunk_times, moments
 from planner.uniform.each_layer import EachLayer
 from planner.uniform.inner import least_layers
 from planner.uniform.load import Load
@@ -24,8 +25,8 @@ __all__ = ["LARGEST", "unlike_cuts"]
 
 LARGEST: Final = 2_000  # layers times chunks, beyond which the programs take seconds
 
-_MOMENTS: Final = 6  # of a rank's memory, those at which most is held
 _GIB: Final = 2.0**30
+_HELD: Final = 1e-6  # GiB, what a program takes for satisfied
 _SHORTEST: Final = 1e-9  # seconds, of passes that take none
 _TOWARDS: Final = 0.5
 _CLOSE: Final = 5e-4  # relative, between the bound and what is simulated
@@ -34,7 +35,6 @@ _ROUNDING_WHOLE: Final = 1e-5  # and an integer program
 _SCIP: Final = "limits/nodes = {}\nlimits/gap = 1e-4\n"
 
 _Floats = NDArray[np.float64]
-Path = tuple[np.ndarray, np.ndarray]  # passes by chunk and kind, and how often it goes over each boundary of chunks
 
 
 class UnlikeProgram:
@@ -111,16 +111,19 @@ class UnlikeProgram:
 
     def _memory(self, limit: float | None) -> None:
         """What every rank holds at the moments when it holds most of an even cut."""
-        if limit is None:
-            return
-        c, v = self.c, self.c.virtual_stages
-        for d, held in enumerate(dependencies(c.order, c.pp, v, c.passes).held):
-            flying = held[:, :v] + (held[:, v:] if self.split else 0)
-            for counts in np.unique(flying[np.argsort(-flying.sum(axis=1))[:_MOMENTS]], axis=0):
-                by_layer = np.zeros((self.count, self.layers))
-                by_layer[self.numbers[d]] = self.each.static + np.outer(counts, self.each.saved)
-                room = limit - self.load.beside - float(by_layer[0].sum())
-                self._set(self.solver.Constraint(-self.infinity, room / _GIB), np.diff(by_layer, axis=0) / _GIB)
+        self.held: list[tuple[_Floats, float]] = []  # GiB by layer of each chunk, and what these may come to
+        for d, counts in () if limit is None else moments(self.c):
+            by_layer = np.zeros((self.count, self.layers))
+            by_layer[self.numbers[d]] = (self.each.static + np.outer(counts, self.each.saved)) / _GIB
+            room = ((limit or 0.0) - self.load.beside) / _GIB
+            self.held.append((by_layer, room))
+            row = self.solver.Constraint(-self.infinity, room - float(by_layer[0].sum()))
+            self._set(row, np.diff(by_layer, axis=0))
+
+    def holds(self, cut: _Floats) -> bool:
+        """Whether the ranks have room for it."""
+        inside = cut[:-1] - cut[1:]
+        return all(float((by_layer * inside).sum()) <= room + _HELD for by_layer, room in self.held)
 
     def solve(self, enough: float) -> tuple[float, _Floats | None]:
         """Seconds that a step takes at least, inf where no cut is left, and the cut that the program finds; None where
@@ -146,7 +149,7 @@ class UnlikeProgram:
         inside = cut[:-1] - cut[1:]  # (chunks, layers)
         times = np.maximum(self.fixed + inside @ self.passes, 0.0)
         begins = np.diff(cut[1:-1], axis=1, prepend=0.0)
-        chunks = [[_chunk(times[k]) for k in row] for row in self.numbers]
+        chunks = [[chunk_times(times[k]) for k in row] for row in self.numbers]
         handed = np.maximum(begins @ self.handed, 0.0)
         seconds, passes, crossed = longest_path(self.c.order, chunks, self.c.passes, handed.tolist())
         by_chunk = np.zeros((self.count, passes.shape[1]))
@@ -165,16 +168,18 @@ class UnlikeProgram:
     def descend(self, cut: _Floats, enough: float, rounds: int, close: float) -> float:
         """From a cut to a bound: seconds that every cut takes at least.  Paths are met between the solution and the
         best cut so far, as in `planner.uniform.cut_program`."""
-        bound, best, shortest = 0.0, cut, self.meet(cut)
+        bound, best = 0.0, cut
+        shortest, held = self.meet(best), self.holds(best)
         for _ in range(rounds):
             least, found = self.solve(enough)
             bound = max(bound, least)
-            if found is None or bound >= shortest * (1 - close):
+            if found is None or (held and bound >= shortest * (1 - close)):
                 break
-            between = _TOWARDS * found + (1 - _TOWARDS) * best
+            # Where the best so far holds too much, nothing between it and the solution need fit.
+            between = _TOWARDS * found + (1 - _TOWARDS) * best if held else found
             seconds = self.meet(between)
-            if seconds < shortest:
-                best, shortest = between, seconds
+            if (seconds < shortest or not held) and self.holds(between):
+                best, shortest, held = between, seconds, True
         return bound
 
     def even(self) -> _Floats:
@@ -191,14 +196,6 @@ class UnlikeProgram:
     def counted(self, cut: _Floats) -> tuple[int, ...]:
         """Layers of each chunk of a cut without parts."""
         return tuple(np.rint((cut[:-1] - cut[1:]).sum(axis=1)).astype(int).tolist())
-
-
-def _chunk(times: _Floats) -> ChunkTimes:
-    forward, values = float(times[0]), float(times[1])
-    if len(times) == 2:
-        return ChunkTimes(forward, values)
-    weights = float(times[2])
-    return ChunkTimes(forward, values + weights, values, weights)
 
 
 def unlike_cuts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from planner.search.messages.trws import Messages
 from planner.search.prices.lagrangian import Lagrangian
 from planner.search.prices.memory import Bounded, branch_and_bound
 from planner.search.problem import Edge, Node, Problem
-from planner.search.reduction.contract import contract_further
+from planner.search.reduction.contract import FURTHER_GROWTH, contract_further
 from planner.search.reduction.presolve import presolve
 from planner.search.reduction.reduced import Infeasible, Reduced
 from planner.search.solve import Search, solve
@@ -81,6 +82,36 @@ def test_contraction_of_a_presolved_problem_is_exact(seed: int, *, limited: bool
     assert contracted.left_of(restored) == tuple(found.choice)
     rounds = Rounds(reduced, Goal(), contracting=True)
     assert rounds.run().bound <= exact.cost
+
+
+def test_a_choice_that_is_known_is_not_lost_by_contraction() -> None:
+    """Where one of its states gives way to another that costs no more, its cost and the choice itself stay known."""
+    rng, lost = np.random.default_rng(11), 0
+    for _ in range(40):
+        nodes = [Node(rng.integers(0, 3, 4)) for _ in range(16)]
+        pairs = [(u, v) for u in range(16) for v in range(u + 1, 16) if rng.random() < 0.25]
+        reduced = presolve(Problem(nodes, [Edge(u, v, rng.integers(0, 3, (4, 4))) for u, v in pairs]), prune=False)
+        start = tuple(rng.integers(0, 4, 16).tolist())
+        rounds = Rounds(reduced, Goal(), start, contracting=True)
+        rounds._contract()
+        assert rounds.cost <= reduced.cost(start)
+        assert rounds.choice is not None
+        assert reduced.cost(rounds.choice) == rounds.cost
+        lost += rounds.best is None
+        found = rounds.run()
+        assert found.choice is not None
+        assert found.bound <= reduced.cost(found.choice) <= reduced.cost(start)
+    assert lost > 0
+
+
+def test_no_table_grows_beyond_what_messages_go_over_quickly() -> None:
+    rng = np.random.default_rng(2)
+    pairs = list(combinations(range(5), 2))  # of nodes of 1,200 states, each with a node of eight states between them
+    nodes = [Node(rng.integers(0, 50, n)) for n in [1_200] * 5 + [8] * len(pairs)]
+    edges = [Edge(u, k, rng.integers(0, 50, (1_200, 8))) for k, pair in enumerate(pairs, 5) for u in pair]
+    left = contract_further(presolve(Problem(nodes, edges), prune=False)).reduced
+    assert left.edges
+    assert all(left.arrays[f.costs].size <= FURTHER_GROWTH for _, _, f in left.edges)
 
 
 def test_where_contraction_leaves_nothing_messages_are_exact() -> None:

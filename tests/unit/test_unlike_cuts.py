@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
 from math import inf
 
@@ -10,13 +11,15 @@ import pytest
 
 from planner.builder import build
 from planner.clock import Prediction, predict
+from planner.clock.stages import layers_of
 from planner.cost_models import load_profile
 from planner.frontends import import_bytes
 from planner.planning.schemes import parse_strategy, spelled
+from planner.trace import Unit
 from planner.uniform import Sample
 from planner.uniform.cuts import QUICK, Cut, Effort, best_cut
-from planner.uniform.each_layer import EachLayer
-from planner.uniform.load import least_handover
+from planner.uniform.each_layer import EachLayer, each_layer
+from planner.uniform.load import least_handover, load_of
 from planner.uniform.loads import Loads
 from tests.unit.test_families import cuts, once_of_ranks
 from tests.unit.test_uniform_models import perceptron
@@ -102,3 +105,39 @@ def test_what_its_layers_come_to_is_what_the_model_does() -> None:
         passes = case.each().passes.sum(axis=0)
         assert passes[0] == pytest.approx(case.load.total[0])
         assert passes[1] + passes[2] == pytest.approx(case.load.total[1])
+
+
+def computing(unit: Unit, factor: int) -> Unit:
+    """A unit with so many times the kernels."""
+    more = ({k: n * factor for k, n in of.items()} for of in (unit.forward, unit.backward, unit.of_weights))
+    return replace(unit, **dict(zip(("forward", "backward", "of_weights"), more, strict=True)))
+
+
+def exchanging(unit: Unit, factor: int) -> Unit:
+    """A unit that exchanges so many times as much."""
+
+    def more(name: str) -> tuple[object, ...]:
+        return tuple(replace(x, elements=x.elements * factor) for x in getattr(unit, name))
+
+    return replace(unit, **{name: more(name) for name in ("gathers", "sums", "scatters")})
+
+
+@pytest.mark.parametrize(("micro_batches", "factor"), [(1, 56), (2, 40)])
+def test_gradients_of_weights_run_beside_what_other_layers_exchange(micro_batches: int, factor: int) -> None:
+    """Layers that compute much, between layers whose weights take long to travel: the exchange bounds the backward pass
+    of a chunk, in which all gradients of weights are computed, also where those of one layer take longer than its own
+    exchange."""
+    slow, batch = load_profile("a10g"), 8 * 64 * micro_batches
+    graph = import_bytes(build("resnet", {"image": 224, "batch": batch}).SerializeToString(), name="resnet")
+    layout = "pp=2,dp=64,schedule=zb-h1,micro_batch=8,zero=3,gradient_bytes=4"
+    c = parse_strategy(f"megatron:{layout}", devices=128, batch=batch)
+    of_resnet = Sample(graph, slow).workload(c)
+    layers = layers_of(of_resnet)
+    pair = computing(of_resnet.units[layers[1]], factor), exchanging(of_resnet.units[layers[13]], 20)
+    workload = replace(of_resnet, units=pair * 12, repeated=(True,) * 24, tied=(), like=None)
+    load, once = load_of(workload, c, slow), once_of_ranks(load_of(workload, c, slow), workload, c, slow)
+    each = each_layer(workload, load, c, slow, least_once=once.least)
+    found = best_cut(load, c, None, inf, least_handover(workload, c, slow), once, whole=QUICK, each=each)
+    best = min(predict(workload, c.with_(stage_layers=cut), slow).step_time_s for cut in cuts(24, 2))
+    assert found is not None
+    assert best * 0.9 <= found.seconds <= best * (1 + 1e-9)

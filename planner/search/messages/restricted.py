@@ -87,9 +87,10 @@ class Rounds:
         """`contracting`: whether it is worth a second or so to contract the problem."""
         self.goal, self.contracting = goal, contracting
         self.contracted: Contracted | None = None
+        self.known: tuple[int, ...] | None = None  # the best, where it is none of what contraction leaves
         self._begin(problem, start)
         self.bound = -math.inf
-        self.paid: Mapping[int, float] = {}  # prices of the rows that are left
+        self.prices: Mapping[int, float] = {}
         self.windows = PASSES
 
     def _begin(self, problem: Reduced, best: tuple[int, ...] | None) -> None:
@@ -105,19 +106,15 @@ class Rounds:
         """Goes on with what contraction leaves, where no memory is counted: else most nodes hold some, and stay."""
         if self.contracting and not len(self.problem.limits) and not self._over:
             self.contracting = False
+            known, cost = self.best, self.cost
             self.contracted = contract_further(self.problem, self.goal.stop)
-            self._begin(self.contracted.reduced, None if self.best is None else self.contracted.left_of(self.best))
+            self._begin(self.contracted.reduced, None if known is None else self.contracted.left_of(known))
+            if self.best is None and known is not None:  # one of its states gave way to another of the same cost
+                self.known, self.cost = known, cost
 
     @property
     def choice(self) -> tuple[int, ...] | None:
-        return None if self.best is None else self._restored(self.best)
-
-    @property
-    def prices(self) -> Mapping[int, float]:
-        """Of the rows of the problem that was given."""
-        if self.contracted is None:
-            return self.paid
-        return {self.problem.instants[r]: p for r, p in self.paid.items()}
+        return self.known if self.best is None else self._restored(self.best)
 
     def _restored(self, choice: tuple[int, ...]) -> tuple[int, ...]:
         return choice if self.contracted is None else self.contracted.restore(choice)
@@ -128,7 +125,8 @@ class Rounds:
         self._sweep(GLANCE)
         if math.isfinite(self.goal.cutoff) and not self._over:
             self._contract()
-            self._sweep(GLANCE_CONTRACTED)
+            if self.contracted is not None:
+                self._sweep(GLANCE_CONTRACTED)
         if choose:
             self.attempt()
 
@@ -163,9 +161,9 @@ class Rounds:
             stale = stale + 1 if self._slow(before) and (still or math.isfinite(self.cost)) else 0
             if stale >= STALE:
                 break
-            if attempt is not None and attempt.prices != self.paid:
-                self.paid = attempt.prices
-                self.messages.set_prices(self.paid)
+            if attempt is not None and attempt.prices != self.prices:
+                self.prices = attempt.prices
+                self.messages.set_prices(self.prices)
                 self.messages.forbid(self.keep)
         return Bounded(self.choice, self.bound, self.prices)
 
@@ -255,7 +253,7 @@ class Rounds:
         except TooLarge:
             return None
         except Infeasible:
-            return _Attempt(None, self.paid, math.inf if complete else -math.inf)
+            return _Attempt(None, self.prices, math.inf if complete else -math.inf)
         choice = None if found.choice is None else tuple(int(states_left[v][x]) for v, x in enumerate(found.choice))
         return _Attempt(choice, found.prices, found.bound if complete else -math.inf)
 

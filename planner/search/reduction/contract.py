@@ -132,7 +132,7 @@ def _moved(problem: Reduced, arrays: Interner) -> Reduced:
 
 
 class _Contraction(_View):
-    growth, product = GROWTH, PRODUCT
+    growth, product, most = GROWTH, PRODUCT, PRODUCT
 
     def __init__(self, problem: Problem, stopped: Callable[[], bool]) -> None:
         self._stopped = stopped
@@ -271,9 +271,13 @@ class _Contraction(_View):
                 continue
             around = sorted(self.adjacent[v])
             work = len(self.states[v]) * int(np.prod([len(self.states[w]) for w in around], dtype=np.int64))
-            if work <= self.product:
+            if work <= self.product and self._table(around) <= self.most:
                 self._minimise(v, around)
                 queue += around
+
+    def _table(self, around: Sequence[int]) -> int:
+        """Entries of the matrix that minimising out a node with these neighbours makes."""
+        return int(np.prod([len(self.states[w]) for w in around], dtype=np.int64))
 
     def _minimise(self, v: int, around: Sequence[int]) -> None:
         numbers = (self.nodes[v].costs, *(self.adjacent[v][w].costs for w in around))
@@ -319,7 +323,7 @@ class _Contraction(_View):
 class _Further(_Contraction):
     """Of a presolved problem: its nodes and states are those that count."""
 
-    growth, product = FURTHER_GROWTH, FURTHER_PRODUCT
+    growth, product, most = FURTHER_GROWTH, FURTHER_PRODUCT, FURTHER_GROWTH
 
     def __init__(self, problem: Reduced, stopped: Callable[[], bool]) -> None:
         self._stopped = stopped
