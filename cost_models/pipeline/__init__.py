@@ -3,6 +3,7 @@
 - `chunk`: what one virtual stage costs per micro-batch
 - `orders`: the order of passes of each schedule
 - `dependencies`: what each pass waits for, and what is in flight
+- `longest`: the longest path through the passes, by the kernels in use
 - `simulate`: seconds, bubbles, memory and timeline of a step
 - `overlap`: gradient sums beside the backward pass, gathering of parameters beside computing
 """

@@ -19,10 +19,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.native.pipeline import ends_of, path_to
-
 from .chunk import ChunkTimes
 from .dependencies import Dependencies, dependencies
+from .longest import KERNELS
 from .run import PipelineCost, PipelineRun, Timeline
 
 __all__ = ["longest_path", "pipeline_seconds", "simulate"]
@@ -122,7 +121,7 @@ def longest_path(
     rows, m, transfers = _checked(chunks, micro_batches, transfer_s)
     timed = _simulate(schedule, rows, m, transfers, True)
     passes, ends = timed.passes, timed.ends
-    counts, crossed = path_to(
+    counts, crossed = KERNELS.path_to(
         max(passes.last, key=lambda last: float(ends[last])),
         ends,
         passes.previous,
@@ -177,7 +176,7 @@ def _simulate(schedule: str, chunks: Chunks, m: int, transfers: tuple[float, ...
     else:
         sending = _sending_table(passes, transfers)
     held_up = (compute + sending).ravel()[passes.place]
-    ends = ends_of(passes.previous, passes.source, lag, held_up)
+    ends = KERNELS.ends_of(passes.previous, passes.source, lag, held_up)
     return _Timed(passes, compute.ravel(), sending.ravel(), lag, ends)
 
 

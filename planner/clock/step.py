@@ -19,10 +19,13 @@ from planner.clock.passes import Part, Passes
 from planner.clock.ranks import Ranks
 from planner.clock.stages import alike_ranks, chunks_of, each_once, in_chunk
 from planner.cost_models import HardwareProfile, optimizer_seconds
-from planner.cost_models.pipeline import ChunkTimes, PipelineCost, pipeline_seconds
+from planner.cost_models.pipeline import ChunkTimes, PipelineCost, longest, pipeline_seconds
+from planner.native import pipeline as compiled
 from planner.trace import Workload
 
 __all__ = ["StepTimes", "chunk_times", "step_of"]
+
+longest.use(compiled.ends_of, compiled.path_to)
 
 _ROUNDING = 1e-9
 _WAITING = ("bubble", "gathering", "scattering")  # one of them is what `_spent` finds

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from planner.ir import DeviceMesh, Layout, Reduction
 from planner.redistribute.steps import Parts, RedistributionStep, StepKind, even_layouts, single_steps
 
-__all__ = ["Arcs", "Lattice", "lattice_of"]
+__all__ = ["Arcs", "Grouped", "Joined", "Lattice", "lattice_of"]
 
 IntArray = NDArray[np.int64]
 
@@ -35,6 +35,40 @@ class Arcs:
     u: IntArray
     v: IntArray
     remaining: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grouped:
+    """Arcs in the `order` of where they end: `begin` of each; those that end at `end[i]` begin at place `first[i]`."""
+
+    order: IntArray
+    begin: IntArray
+    end: IntArray
+    first: IntArray
+
+    @classmethod
+    def by(cls, begin: IntArray, end: IntArray) -> Grouped:
+        order = np.lexsort((begin, end))
+        ends, first = np.unique(end[order], return_index=True)
+        return cls(order, begin[order], ends, first)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Joined:
+    """All arcs of a mesh, one kind after the other, from `u` to `v`; grouped by `v` to go along them (`out`), and by
+    `u` to go `back`."""
+
+    u: IntArray
+    v: IntArray
+    out: Grouped
+    back: Grouped
+
+    def leaving(self, layout: int) -> IntArray:
+        """The arcs from a layout, by where they lead."""
+        at = int(np.searchsorted(self.back.end, layout))
+        first = self.back.first[at]
+        last = self.back.first[at + 1] if at + 1 < len(self.back.first) else len(self.u)
+        return self.back.order[first:last]
 
 
 _MOST_COMMON: Final = 1_000  # places of axes, up to which patterns are found within one that many have in common
@@ -55,6 +89,7 @@ class Lattice:
     ) -> None:
         self.names, self.pattern = names, pattern
         self._on: dict[tuple[int, ...], tuple[Arcs, ...]] = {}
+        self._joined: dict[tuple[int, ...], Joined] = {}
         if within is None:
             self._find(pattern, reduction)
         else:
@@ -119,6 +154,15 @@ class Lattice:
         if sizes not in self._on:
             self._on[sizes] = (*self._arcs, *self._permutes(sizes))
         return self._on[sizes]
+
+    def joined(self, sizes: tuple[int, ...]) -> Joined:
+        """All of them together."""
+        if sizes not in self._joined:
+            arcs = self.arcs(sizes)
+            none = np.zeros(0, np.int64)
+            u, v = (np.concatenate([none, *ends]) for ends in ([x.u for x in arcs], [x.v for x in arcs]))
+            self._joined[sizes] = Joined(u, v, Grouped.by(u, v), Grouped.by(v, u))
+        return self._joined[sizes]
 
     def step(self, u: int, v: int) -> RedistributionStep:
         """The step between two layouts that an arc joins."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import DeviceMesh, Layout, Reduction
-from planner.redistribute.lattice import Arcs, lattice_of, ranks_of
+from planner.redistribute.lattice import Arcs, Grouped, lattice_of, ranks_of
 from planner.redistribute.steps import FREE, Parts, RedistributionStep, StepKind
 
 __all__ = ["Prices", "Redistributions"]
@@ -28,6 +28,7 @@ IntArray = NDArray[np.int64]
 _STEP_UNIT = 64
 _UNREACHABLE = 1 << 61
 _DEAREST = 1 << 54  # of one step: what a profile of absurd prices asks for must not overflow
+_MANY = 1_000  # layouts, from which on all distances at once take longer than each by itself, and much memory
 _FEW = 16  # of so many layouts one may be asked for by itself; beyond that, all distances at once take less time
 
 
@@ -92,12 +93,11 @@ class Redistributions:
         self.lattice = lattice_of(shape, mesh, reduction, parts)
         self.layouts = self.lattice.layouts
         self.index = self.lattice.index
-        n = len(self.layouts)
-        self._copied = np.zeros(n, dtype=np.int64)
+        self._copied = np.zeros(len(self.layouts), dtype=np.int64)
         if copied is not None:
             self._copied = copied(tensor_bytes / np.array([x.shards(mesh) for x in self.layouts]))
-        self._lengths = np.full((n, n), _UNREACHABLE, dtype=np.int64)
-        np.fill_diagonal(self._lengths, 0)
+        self._arcs = self.lattice.joined(tuple(a.size for a in mesh.axes if a.size > 1))
+        self._long = np.empty(len(self._arcs.u), dtype=np.int64)  # every arc
         self._from: dict[int, IntArray] = {}
         self._to: dict[int, IntArray] = {}
         self._costs: IntArray | None = None
@@ -105,7 +105,12 @@ class Redistributions:
     @cached_property
     def _distances(self) -> IntArray:
         """All-pairs shortest lengths (Floyd–Warshall, one vectorised pass per vertex)."""
-        d = self._lengths.copy()
+        n = len(self.layouts)
+        if n > _MANY:
+            return np.stack([self._outward(a) for a in range(n)])
+        d = np.full((n, n), _UNREACHABLE, dtype=np.int64)
+        np.fill_diagonal(d, 0)
+        d[self._arcs.u, self._arcs.v] = self._long
         through = np.empty_like(d)
         for k in range(len(d)):
             np.add(d[:, k, None], d[None, k, :], out=through)
@@ -144,7 +149,8 @@ class Redistributions:
         if self._costs is not None or not len(requested):
             return True
         new = len(set(requested.tolist()) - known.keys())
-        return (len(self._from) + len(self._to) + new) * _FEW > len(self.layouts)
+        n = len(self.layouts)
+        return n <= _MANY and (len(self._from) + len(self._to) + new) * _FEW > n
 
     def _paid(self, lengths: IntArray, copied: IntArray) -> IntArray:
         costs = lengths // _STEP_UNIT
@@ -153,7 +159,7 @@ class Redistributions:
     def _outward(self, source: int) -> IntArray:
         """Shortest lengths from a layout to all."""
         if source not in self._from:
-            self._from[source] = _relaxed(self._lengths[source], self._lengths)
+            self._from[source] = _shortest(len(self.layouts), source, self._long, self._arcs.out)
         return self._from[source]
 
     def _inward(self, target: int) -> IntArray:
@@ -161,7 +167,7 @@ class Redistributions:
         if "_distances" in self.__dict__:
             return self._distances[:, target]
         if target not in self._to:
-            self._to[target] = _relaxed(self._lengths[:, target], self._lengths.T)
+            self._to[target] = _shortest(len(self.layouts), target, self._long, self._arcs.back)
         return self._to[target]
 
     def cost(self, source: Layout, target: Layout) -> int:
@@ -176,19 +182,25 @@ class Redistributions:
         """The cheapest steps; empty when the layouts are equal."""
         here, goal = self.index[source], self.index[target]
         steps: list[RedistributionStep] = []
+        inward = self._inward(goal)
         while here != goal:
-            through = self._lengths[here] + self._inward(goal)
-            through[here] = _UNREACHABLE * 2
-            there = int(np.argmin(through))
+            leaving = self._arcs.leaving(here)
+            there = int(self._arcs.v[leaving[np.argmin(self._long[leaving] + inward[self._arcs.v[leaving]])]])
             steps.append(self.lattice.step(here, there))
             here = there
         return tuple(steps)
 
 
-def _relaxed(lengths: IntArray, arcs: IntArray) -> IntArray:
-    """Lengths of the shortest ways that begin with one of these (Bellman–Ford)."""
+def _shortest(count: int, start: int, long: IntArray, arcs: Grouped) -> IntArray:
+    """Lengths of the shortest ways from a layout to each of so many, along arcs that are so long (Bellman–Ford)."""
+    lengths = np.full(count, _UNREACHABLE, dtype=np.int64)
+    lengths[start] = 0
+    long = long[arcs.order]
     while True:
-        shorter = (lengths[:, None] + arcs).min(axis=0)  # arcs of length 0 lead back to where they begin
+        shorter = lengths.copy()
+        if len(long):
+            reached = np.minimum.reduceat(lengths[arcs.begin] + long, arcs.first)
+            shorter[arcs.end] = np.minimum(lengths[arcs.end], reached)
         if np.array_equal(shorter, lengths):
             return lengths
         lengths = shorter
@@ -198,18 +210,20 @@ def _price(tables: Sequence[Redistributions], mesh: DeviceMesh, prices: Prices) 
     """Fills in the lengths of the arcs."""
     sizes = tuple(a.size for a in mesh.axes if a.size > 1)
     ranks = ranks_of(sizes)
-    batches: dict[tuple[StepKind, tuple[str, ...]], list[tuple[Redistributions, Arcs]]] = defaultdict(list)
+    batches: dict[tuple[StepKind, tuple[str, ...]], list[tuple[Redistributions, slice, Arcs]]] = defaultdict(list)
     for table in tables:
+        at = 0
         for arcs in table.lattice.arcs(sizes):
-            batches[arcs.kind, arcs.axes].append((table, arcs))
+            batches[arcs.kind, arcs.axes].append((table, slice(at, at + len(arcs.u)), arcs))
+            at += len(arcs.u)
     for (kind, axes), batch in batches.items():
         if kind in FREE:
-            for table, arcs in batch:
-                table._lengths[arcs.u, arcs.v] = 1
+            for table, place, _ in batch:
+                table._long[place] = 1
             continue
         # Of each tensor there are as many sizes as sets of axes that may split it, whatever the number of its arcs.
-        group_bytes = np.concatenate([table.bytes / ranks for table, _ in batch])
-        share = np.repeat([table.share for table, _ in batch], len(ranks))
+        group_bytes = np.concatenate([table.bytes / ranks for table, _, _ in batch])
+        share = np.repeat([table.share for table, _, _ in batch], len(ranks))
         lengths = np.minimum(prices.collective(str(kind), axes, group_bytes, share), _DEAREST) * _STEP_UNIT + 1
-        for (table, arcs), by_axes in zip(batch, lengths.reshape(len(batch), len(ranks)), strict=True):
-            table._lengths[arcs.u, arcs.v] = by_axes[arcs.remaining]
+        for (table, place, arcs), by_axes in zip(batch, lengths.reshape(len(batch), len(ranks)), strict=True):
+            table._long[place] = by_axes[arcs.remaining]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.cost_models.pipeline import ChunkTimes, longest_path, pipeline_seconds, simulate
+import planner.clock  # puts the compiled kernels in use
+from planner.cost_models.pipeline import ChunkTimes, longest, longest_path, pipeline_seconds, simulate
 from planner.native import pipeline
 from planner.native.library import library
 
@@ -25,6 +26,7 @@ CASES = [("1f1b", 1), ("gpipe", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-v", 2
 @pytest.mark.parametrize("seed", range(5))
 def test_the_library_and_python_agree(schedule: str, virtual: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert library() is not None, "the kernels are compiled where tests run"
+    assert longest.KERNELS.ends_of is pipeline.ends_of, f"{planner.clock.__name__} uses them"
     rng = np.random.default_rng(seed)
     devices, micro_batches = int(rng.integers(2, 6)), 2 * int(rng.integers(3, 8))
     times = chunks(rng, devices, virtual)

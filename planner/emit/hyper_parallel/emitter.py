@@ -36,6 +36,8 @@ def unsupported(c: Configuration, model: Model) -> str:
     """What of a uniform configuration HyperParallel cannot express; empty where it can express all of it."""
     if c.zero > 1 and c.dp * c.cp > 1:
         return f"ZeRO {c.zero}"  # weights are gathered once for the step
+    if c.zero and c.ep > 1:
+        return "ZeRO beside divided experts"  # all weights are in as many shards, but for small ones
     return "" if recomputes_layers(c) else f"{c.recompute} recomputation of a part"
 
 
