@@ -2,49 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .dependencies import Dependencies
 
 __all__ = ["KERNELS", "EndsOf", "PathTo", "ends_of", "path_to", "use"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Indices = NDArray[np.int32]
+EndsOf = Callable[[Dependencies, Floats, Floats], Floats]
+PathTo = Callable[[Dependencies, Floats, Floats, int, int], tuple[Integers, Integers]]
 
 
-class EndsOf(Protocol):
-    def __call__(self, previous: Indices, source: Indices, lag: Floats, seconds: Floats) -> Floats:
-        """When every pass ends that takes so many `seconds`, and begins once the `previous` pass of its device has
-        ended and, `lag` seconds after it ended, the result of its `source` has arrived; -1: none.  Passes stand behind
-        what they wait for.  One entry more is 0."""
-        ...
-
-
-class PathTo(Protocol):
-    def __call__(
-        self,
-        at: int,
-        ends: Floats,
-        previous: Indices,
-        source: Indices,
-        lag: Floats,
-        place: Indices,
-        boundary: Indices,
-        *,
-        places: int,
-        boundaries: int,
-    ) -> tuple[Integers, Integers]:
-        """How many passes of each place the longest path to a pass has, and how many transfers over each boundary."""
-        ...
-
-
-def ends_of(previous: Indices, source: Indices, lag: Floats, seconds: Floats) -> Floats:
-    """As of `EndsOf`."""
-    found = [0.0] * (len(previous) + 1)  # the last one is what index -1 finds
-    columns = previous.tolist(), source.tolist(), lag.tolist(), seconds.tolist()
+def ends_of(passes: Dependencies, lag: Floats, seconds: Floats) -> Floats:
+    """When every pass ends that takes so many `seconds`, and begins once the pass before it on its device has ended
+    and, `lag` seconds after it ended, the result of its source has arrived.  One entry more is 0: what index -1 finds.
+    """
+    found = [0.0] * (len(seconds) + 1)
+    columns = passes.previous.tolist(), passes.source.tolist(), lag.tolist(), seconds.tolist()
     for number, (before, giver, delay, own) in enumerate(zip(*columns, strict=True)):
         free = found[before]
         arrival = found[giver] + delay
@@ -52,27 +31,18 @@ def ends_of(previous: Indices, source: Indices, lag: Floats, seconds: Floats) ->
     return np.array(found)
 
 
-def path_to(
-    at: int,
-    ends: Floats,
-    previous: Indices,
-    source: Indices,
-    lag: Floats,
-    place: Indices,
-    boundary: Indices,
-    *,
-    places: int,
-    boundaries: int,
-) -> tuple[Integers, Integers]:
-    """As of `PathTo`."""
+def path_to(passes: Dependencies, lag: Floats, ends: Floats, at: int, boundaries: int) -> tuple[Integers, Integers]:
+    """How many passes of each place the longest path to pass `at` has, and how many transfers over each boundary."""
+    places = passes.devices * passes.kinds * passes.chunks
     counts, crossed = np.zeros(places, np.int64), np.zeros(boundaries + 1, np.int64)  # the last one: within a device
-    end, before, giver, delay = ends.tolist(), previous.tolist(), source.tolist(), lag.tolist()
+    columns = passes.previous.tolist(), passes.source.tolist(), lag.tolist(), ends.tolist()
+    before, giver, delay, end = columns
     while at >= 0:
-        counts[place[at]] += 1
+        counts[passes.place[at]] += 1
         if end[before[at]] >= end[giver[at]] + delay[at]:
             at = before[at]
         else:
-            crossed[boundary[at]] += 1
+            crossed[passes.boundary[at]] += 1
             at = giver[at]
     return counts, crossed[:-1]
 

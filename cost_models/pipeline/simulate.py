@@ -121,17 +121,8 @@ def longest_path(
     rows, m, transfers = _checked(chunks, micro_batches, transfer_s)
     timed = _simulate(schedule, rows, m, transfers, True)
     passes, ends = timed.passes, timed.ends
-    counts, crossed = KERNELS.path_to(
-        max(passes.last, key=lambda last: float(ends[last])),
-        ends,
-        passes.previous,
-        passes.source,
-        timed.lag,
-        passes.place,
-        passes.boundary,
-        places=len(timed.compute),
-        boundaries=len(transfers),
-    )
+    last = max(passes.last, key=lambda last: float(ends[last]))
+    counts, crossed = KERNELS.path_to(passes, timed.lag, ends, last, len(transfers))
     return float(ends.max()), counts.reshape(passes.devices, passes.kinds, passes.chunks), crossed
 
 
@@ -176,7 +167,7 @@ def _simulate(schedule: str, chunks: Chunks, m: int, transfers: tuple[float, ...
     else:
         sending = _sending_table(passes, transfers)
     held_up = (compute + sending).ravel()[passes.place]
-    ends = KERNELS.ends_of(passes.previous, passes.source, lag, held_up)
+    ends = KERNELS.ends_of(passes, lag, held_up)
     return _Timed(passes, compute.ravel(), sending.ravel(), lag, ends)
 
 
