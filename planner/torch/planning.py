@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +16,18 @@ from torch import Tensor, nn
 from planner.errors import InputError, OptionError, UsageError
 from planner.library.machine import Machine
 from planner.library.model import Model
+from planner.library.options import keywords_of, refuse_unknown
 from planner.library.plan import Plan, load_plan
 from planner.library.searching import search
+from planner.requests.search import SearchRequest
 from planner.torch.capture import Capture, capture
 from planner.torch.step import Step, model_of_step
 
 __all__ = ["Examples", "ModulePlan", "arguments_of", "load", "optimizer_name", "plan", "plans_of"]
 
 _OPTIMIZERS = {"adamw": "adam", "adam": "adam", "sgd": "sgd", "momentum": "momentum"}
+
+_SEARCHES_OWN = ("hardware", "progress", "cancellation", "cache")  # of `planner.search`, beside those of a request
 
 Examples: TypeAlias = Tensor | Sequence[Any] | Mapping[str, Any]
 
@@ -94,6 +99,7 @@ def plan(
     Raises:
         InputError: the module cannot be captured; InfeasibleError, NoPlanError as `planner.search`.
     """
+    _refuse_unknown("planner.torch.plan()", module, options)
     captured = _captured(module, example_inputs, targets, loss)
     model, searching = _search(module, captured, devices, machine, optimizer, options)
     (found,) = _by_first_rank(lambda: [searching()], model)
@@ -117,6 +123,7 @@ def plans_of(
     Among them are known configurations of stages, micro-batches and ZeRO, unless the options name a `space` or a
     `strategy`.
     """
+    _refuse_unknown("planner.torch.autotune()", module, options)
     captured = _captured(module, example_inputs, targets, loss)
     model, searching = _search(module, captured, devices, machine, optimizer, options)
 
@@ -131,6 +138,22 @@ def plans_of(
     for p in _by_first_rank(searched, model):
         distinct.setdefault(p.step_time, p)
     return [ModulePlan(p, captured) for p in distinct.values()]
+
+
+def _refuse_unknown(function: str, module: nn.Module, options: Mapping[str, Any]) -> None:
+    """OptionError for a keyword that the search does not have, before the module is captured for minutes.
+
+    The likeliest is an argument of the module, as its own call takes it.
+    """
+    known = [*keywords_of(SearchRequest), *_SEARCHES_OWN]
+    of_module = inspect.signature(module.forward).parameters
+    taken = [name for name in options if name not in known and name in of_module]
+    if taken:
+        raise OptionError(
+            f"{function} has no option {taken[0]!r}, which is an argument of {type(module).__name__}; give the "
+            f"module's arguments by name in one dictionary: example_inputs={{{', '.join(f'{n!r}: …' for n in taken)}}}"
+        )
+    refuse_unknown(function, options, known)
 
 
 def _search(

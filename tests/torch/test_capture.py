@@ -12,10 +12,11 @@ pytestmark = pytest.mark.peer
 
 from torch import nn  # noqa: E402
 
-from planner.errors import InputError  # noqa: E402
+from planner.errors import InputError, OptionError  # noqa: E402
 from planner.frontends import import_bytes  # noqa: E402
 from planner.torch.capture import Capture, capture  # noqa: E402
 from planner.torch.capture.writer import as_array  # noqa: E402
+from planner.torch.planning import plan  # noqa: E402
 from planner.verify.reference import gradients, run_ops  # noqa: E402
 from tests.torch.models import CASES, HUGGING_FACE, OWN, Case  # noqa: E402
 from tests.torch.training import made, step_loss, worst  # noqa: E402
@@ -197,3 +198,12 @@ def test_integers_and_types_meet_as_torch_promotes_them() -> None:
     values |= {k: v.numpy() for k, v in found.constants.items()}
     whole = run_ops(graph, {k: v for k, v in values.items() if k in graph.tensors})
     np.testing.assert_allclose(whole[graph.outputs[0]], Mixed()(x, n).numpy(), rtol=1e-6)
+
+
+def test_an_argument_of_the_module_that_is_given_as_an_option_is_said_to_be_one_before_capture() -> None:
+    model = nn.Linear(4, 4)
+    message = r"no option 'input', which is an argument of Linear; give .* example_inputs=\{'input': …\}"
+    with pytest.raises(OptionError, match=message):
+        plan(model, input=torch.zeros(8, 4), devices=2, loss=torch.mean)
+    with pytest.raises(OptionError, match=r"no option 'hardwear'; did you mean hardware\?"):
+        plan(model, torch.zeros(8, 4), devices=2, loss=torch.mean, hardwear="cpu")
