@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -77,6 +77,7 @@ def plan(
     loss: Callable[..., Tensor] | None = None,
     optimizer: str | torch.optim.Optimizer | type[torch.optim.Optimizer] = "adamw",
     machine: Machine | None = None,
+    fixed: Collection[str] = (),
     **options: Any,
 ) -> ModulePlan:
     """Searches the best parallel strategy for one training step of a module.
@@ -92,6 +93,8 @@ def plan(
             Face's models do when they are given labels.
         optimizer: the optimizer, which takes memory: adamw, adam, momentum, sgd, or a torch optimizer or its class.
         machine: a `planner.Machine` to plan for; or `devices` and `hardware`.
+        fixed: names of the module's arguments that have the same values in every step, such as the sizes of images; the
+            module may read numbers from them, and whether they are the same is checked in every step.
         options: those of `planner.search`: hardware, time_limit, strategy, micro_batches, pin, …  `precision` is that
             of the module's weights by default; bf16 for weights in single precision computes and communicates in
             bfloat16, and keeps weights and optimizer in single precision.
@@ -100,7 +103,7 @@ def plan(
         InputError: the module cannot be captured; InfeasibleError, NoPlanError as `planner.search`.
     """
     _refuse_unknown("planner.torch.plan()", module, options)
-    captured = _captured(module, example_inputs, targets, loss)
+    captured = _captured(module, example_inputs, targets, loss, fixed)
     model, searching = _search(module, captured, devices, machine, optimizer, options)
     (found,) = _by_first_rank(lambda: [searching()], model)
     return ModulePlan(found, captured)
@@ -116,6 +119,7 @@ def plans_of(
     loss: Callable[..., Tensor] | None = None,
     optimizer: str | torch.optim.Optimizer | type[torch.optim.Optimizer] = "adamw",
     machine: Machine | None = None,
+    fixed: Collection[str] = (),
     **options: Any,
 ) -> list[ModulePlan]:
     """At most `count` plans for a module that are predicted fastest, and what `plan` finds; arguments as of `plan`.
@@ -124,7 +128,7 @@ def plans_of(
     `strategy`.
     """
     _refuse_unknown("planner.torch.autotune()", module, options)
-    captured = _captured(module, example_inputs, targets, loss)
+    captured = _captured(module, example_inputs, targets, loss, fixed)
     model, searching = _search(module, captured, devices, machine, optimizer, options)
 
     def searched() -> list[Plan]:
@@ -187,13 +191,14 @@ def load(
     *,
     targets: Examples = (),
     loss: Callable[..., Tensor] | None = None,
+    fixed: Collection[str] = (),
 ) -> ModulePlan:
     """A plan that was saved, for this module; arguments as of `plan`.
 
     Raises:
         InputError: the plan is for another step than the module's; `load_exported` reads one of its ONNX export.
     """
-    captured = _captured(module, example_inputs, targets, loss)
+    captured = _captured(module, example_inputs, targets, loss, fixed)
     found = load_plan(path)
     about = found.document.model
     graph = model_of_step(captured).source.load(bind=about.bind, batch=about.batch)
@@ -208,11 +213,11 @@ def load(
     return ModulePlan(Plan(found.text, model), captured)
 
 
-def _captured(module: nn.Module, inputs: Examples, targets: Examples, loss: Any) -> Capture:
+def _captured(module: nn.Module, inputs: Examples, targets: Examples, loss: Any, fixed: Collection[str]) -> Capture:
     if hasattr(type(module), "_planner"):
         raise UsageError(f"{type(module).__name__}: the module runs under a plan already; plan for another one")
     listed, named, wanted = arguments_of(inputs, targets)
-    return capture(module, listed, named, wanted, loss)
+    return capture(module, listed, named, wanted, loss, fixed)
 
 
 def arguments_of(inputs: Examples, targets: Examples) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:

@@ -73,7 +73,7 @@ def autotune(
     left as it is.  All ranks call it together.
 
     Args:
-        module, example_inputs, targets, loss, optimizer, options: as of `planner.torch.plan`.
+        module, example_inputs, targets, loss, optimizer, options (`fixed` too): as of `planner.torch.plan`.
         plans: how many of the search's plans are run; or the plans themselves, of this module and these inputs.
         mode: how steps are run (`planner.torch.parallelize`), which decides what is fastest.
 

@@ -351,9 +351,11 @@ case("CausalConvWithState", normal(2, 3, 5), normal(3, 1, 4), opset=27, outputs=
 case("Col2Im", normal(2, 8, 12), ints(4, 5), ints(2, 2))
 case("Col2Im", normal(1, 12, 4), ints(4, 5), ints(2, 3), strides=(2, 2), pads=(0, 1, 0, 0), dilations=(1, 1))
 _PLACES = _RNG.integers(-1, 4, (2, 3, 2, 2)) + _RNG.uniform(0.2, 0.8, (2, 3, 2, 2))  # in elements
-for _padding, _corners in itertools.product(("zeros", "border"), (0, 1)):
-    case("GridSample", normal(2, 2, 4, 4), _PLACES / 1.5 - 1 if _corners else (_PLACES + 0.5) / 2 - 1, mode="linear",
-         padding_mode=_padding, align_corners=_corners, name=f"{_padding} {_corners}")  # fmt: skip
+for _padding, _corners in itertools.product(("zeros", "border", "reflection"), (0, 1)):
+    _grid = _PLACES / 1.5 - 1 if _corners else (_PLACES + 0.5) / 2 - 1
+    for _mode in ("linear", "cubic"):
+        case("GridSample", normal(2, 2, 4, 4), _grid, mode=_mode, padding_mode=_padding, align_corners=_corners,
+             name=f"{_mode} {_padding} {_corners}")  # fmt: skip
 case("GridSample", normal(1, 2, 4, 4), np.array([[[[-0.9, 0.3], [0.1, 1.4]]]]), mode="nearest", skipped=(1,),
      name="nearest")  # fmt: skip
 _REGIONS = np.array([[0.3, 0.6, 4.1, 3.3], [1.2, 0.1, 5.9, 4.7], [2.0, 2.0, 2.3, 2.4]])

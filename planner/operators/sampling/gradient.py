@@ -49,6 +49,50 @@ def corners(at: Array, sizes: Sequence[int]) -> Iterator[Corner]:
         yield Corner(element, inside * math.prod(shares), slopes)
 
 
+def cubic_corners(at: Array, sizes: Sequence[int], padding: str, *, aligned: bool) -> Iterator[Corner]:
+    """The four elements along each dimension by which a cubic convolution interpolates (Keys 1981, a = −3/4); of those
+    outside, `padding` says what is read."""
+    low = np.floor(at)
+    shares = list(zip(*(_keys(at - low - k) for k in range(-1, 3)), strict=True))  # weights, slopes
+    bounds = np.array(sizes)
+    for taps in itertools.product(range(4), repeat=len(sizes)):
+        index = low + np.array(taps) - 1
+        inside = (
+            np.all((index >= 0) & (index < bounds), axis=-1) if padding == "zeros" else np.ones(at.shape[:-1], bool)
+        )
+        if padding == "reflection":
+            index = reflected(index, bounds, aligned=aligned)[0]
+        index = np.clip(index, 0, bounds - 1).astype(np.int64)
+        weights = [shares[0][k][..., d] for d, k in enumerate(taps)]
+        slopes = tuple(
+            inside * shares[1][k][..., d] * math.prod(w for e, w in enumerate(weights) if e != d)
+            for d, k in enumerate(taps)
+        )
+        element = np.ravel_multi_index(tuple(np.moveaxis(index, -1, 0)), tuple(sizes))
+        yield Corner(element, inside * math.prod(weights), slopes)
+
+
+def _keys(t: Array) -> tuple[Array, Array]:
+    """The kernel of cubic convolution at a distance, and its derivative."""
+    a, x = -0.75, np.abs(t)
+    near, far = x <= 1, (x > 1) & (x < 2)
+    weight = near * (((a + 2) * x - (a + 3)) * x * x + 1) + far * (((a * x - 5 * a) * x + 8 * a) * x - 4 * a)
+    slope = near * (3 * (a + 2) * x - 2 * (a + 3)) * x + far * ((3 * a * x - 10 * a) * x + 8 * a)
+    return weight, slope * np.sign(t)
+
+
+def reflected(at: Array, sizes: Array, *, aligned: bool) -> tuple[Array, Array]:
+    """Places that lie outside, reflected at the edges: at the middle of the outermost elements, or behind them; and
+    whether the direction is turned (−1) or not (1)."""
+    low = 0.0 if aligned else -0.5
+    span = np.maximum((sizes - 1.0) if aligned else sizes * 1.0, 1e-30)
+    away = at - low
+    flips, rest = np.floor(np.abs(away) / span), np.mod(np.abs(away), span)
+    even = flips % 2 == 0
+    found = np.where(even, rest, span - rest) + low
+    return np.where(sizes == 1, 0.0, found) if aligned else found, np.where(even, 1.0, -1.0) * np.sign(away)
+
+
 def _read(x: Array, corner: Corner) -> Array:
     """x [N, C, …] at the corner of every place: [N, C, Q]."""
     flat = x.reshape(*x.shape[:2], -1)
@@ -59,12 +103,12 @@ def _interpolate(x: Array, at: Array) -> Array:
     return np.asarray(sum(_read(x, c) * c.weight[:, None] for c in corners(at, x.shape[2:])))
 
 
-def _interpolate_gradient(x: Array, at: Array, g: Array) -> tuple[Array, Array]:
-    """Gradients of features and places from that of the interpolated features [N, C, Q]."""
+def _interpolate_gradient(x: Array, at: Array, near: Iterator[Corner], g: Array) -> tuple[Array, Array]:
+    """Gradients of features and places from that of the features [N, C, Q] that are interpolated from those near by."""
     dx = np.zeros((*x.shape[:2], math.prod(x.shape[2:])), dtype=g.dtype)
     d_at = np.zeros(at.shape, dtype=g.dtype)
     batch, channel = np.arange(x.shape[0])[:, None, None], np.arange(x.shape[1])[:, None]
-    for c in corners(at, x.shape[2:]):
+    for c in near:
         np.add.at(dx, (batch, channel, c.element[:, None, :]), g * c.weight[:, None])
         met = (g * _read(x, c)).sum(axis=1)
         for d, slope in enumerate(c.slopes):
@@ -77,22 +121,25 @@ def _grid_sample(c: Call) -> Gradients:
     """Places are given from −1 to 1, the last dimension first."""
     x, grid = c.x, c.operand(1)
     mode, padding = string(c.attr("mode"), "linear"), string(c.attr("padding_mode"), "zeros")
-    if mode not in ("bilinear", "linear", "nearest") or padding not in ("zeros", "border"):
-        raise NoVjpError(
-            f"operator {c.op.name} (GridSample): linear and nearest sampling, padded with zeros or the border, have a "
-            f"vector-Jacobian product, not {mode} with {padding}"
-        )
+    aligned = bool(c.attr("align_corners", 0))
     sizes = np.array(x.shape[2:])
     places = grid.reshape(grid.shape[0], -1, grid.shape[-1])[..., ::-1]
-    slope = ((sizes - 1) if c.attr("align_corners", 0) else sizes) / 2
-    at = (places + 1) * slope - (0.0 if c.attr("align_corners", 0) else 0.5)
-    if padding == "border":
-        slope = slope * ((at >= 0) & (at <= sizes - 1))
-        at = np.clip(at, 0, sizes - 1)
-    if mode == "nearest":
-        at, slope = np.rint(at), np.zeros(())
+    slope = np.broadcast_to(((sizes - 1) if aligned else sizes) / 2, places.shape)
+    at = (places + 1) * slope - (0.0 if aligned else 0.5)
+    if mode in ("cubic", "bicubic"):
+        near = cubic_corners(at, x.shape[2:], padding, aligned=aligned)
+    else:
+        if padding == "reflection":
+            at, turned = reflected(at, sizes, aligned=aligned)
+            slope = slope * turned
+        if padding != "zeros":
+            slope = slope * ((at >= 0) & (at <= sizes - 1))
+            at = np.clip(at, 0, sizes - 1)
+        if mode == "nearest":
+            at, slope = np.rint(at), np.zeros(())
+        near = corners(at, x.shape[2:])
     g = c.dy.reshape(*c.dy.shape[:2], -1)
-    dx, d_at = _interpolate_gradient(x, at, g)
+    dx, d_at = _interpolate_gradient(x, at, near, g)
     return [dx, (d_at * slope)[..., ::-1].reshape(grid.shape)]
 
 
@@ -118,7 +165,7 @@ def _roi_align(c: Call) -> Gradients:
         shares = np.repeat(np.repeat(c.dy[r], samples[0], axis=1), samples[1], axis=2) / max(samples.prod(), 1)
         at = np.clip(at, 0, sizes - 1).reshape(1, -1, 2)
         g = (shares * held).reshape(1, x.shape[1], -1)
-        dx[image] += _interpolate_gradient(x[image : image + 1], at, g)[0][0]
+        dx[image] += _interpolate_gradient(x[image : image + 1], at, corners(at, x.shape[2:]), g)[0][0]
     return [dx]
 
 
@@ -147,7 +194,8 @@ def _deform_conv(c: Call) -> Gradients:
         sampled = _interpolate(x[:, mine], at)
         read[:, mine, t] = sampled * scaled[:, q, t, None]
         d_mask[:, q, t] = (d_columns[:, mine, t] * sampled).sum(axis=1)
-        share, d_at = _interpolate_gradient(x[:, mine], at, d_columns[:, mine, t] * scaled[:, q, t, None])
+        near = corners(at, x.shape[2:])
+        share, d_at = _interpolate_gradient(x[:, mine], at, near, d_columns[:, mine, t] * scaled[:, q, t, None])
         dx[:, mine] += share
         d_offset[:, q, t] = np.swapaxes(d_at, 1, 2)
     d_weight = np.einsum("ngop,ngkp->gok", g, read.reshape(n, groups, -1, count)).reshape(weight.shape)

@@ -6,7 +6,7 @@ import inspect
 import json
 import operator
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,11 +18,11 @@ from torch.utils import _pytree as pytree
 
 from planner.errors import InputError
 from planner.torch.capture.drawn import Drawn, made_of
-from planner.torch.capture.exported import Loss, exported_step
+from planner.torch.capture.exported import FLOW_ADVICE, Loss, exported_step
 from planner.torch.capture.known import computed, once
-from planner.torch.capture.names import argument_names, input_names, module_path
+from planner.torch.capture.names import argument_names, fixed_arguments, input_names, module_path
 from planner.torch.capture.registry import Translator, translator
-from planner.torch.capture.result import BufferUpdate, Capture, plain_of
+from planner.torch.capture.result import BufferUpdate, Capture, Fixed, plain_of
 from planner.torch.capture.unallocated import has_numbers
 from planner.torch.capture.writer import Value, Writer
 
@@ -48,21 +48,30 @@ def capture(
     kwargs: Mapping[str, Any] | None = None,
     targets: Sequence[Any] = (),
     loss: Loss | None = None,
+    fixed: Collection[str] = (),
 ) -> Capture:
     """The step `loss(module(*inputs, **kwargs), *targets)` as a graph; without a loss, what the module returns as one.
 
-    No weight is read: the module may lie on the meta device.
+    No weight is read: the module may lie on the meta device.  Arguments that `fixed` names have the same values in
+    every step; what depends on them alone is computed once, and the flow of the module may depend on them.
 
     Raises:
-        InputError: torch.export cannot follow the module, or an operator has no translation.
+        InputError: torch.export cannot follow the module, an operator has no translation, or what is fixed is no
+            argument, or has no numbers.
     """
     kwargs = dict(kwargs or {})
-    program = exported_step(module, inputs, kwargs, targets, loss)
-    return _Walk(module, program, (tuple(inputs), kwargs, tuple(targets)), own_loss=loss is None).captured()
+    given = tuple(inputs), kwargs, tuple(targets)
+    held = fixed_arguments(module, given, fixed)
+    numbers = {f.leaf: f.numbers for f in held}
+    program = exported_step(module, inputs, kwargs, targets, loss, fixed=numbers)
+    return _Walk(module, program, given, held, own_loss=loss is None).captured()
 
 
 class _Walk:
-    def __init__(self, module: nn.Module, program: ExportedProgram, given: Any, *, own_loss: bool) -> None:
+    def __init__(
+        self, module: nn.Module, program: ExportedProgram, given: Any, fixed: tuple[Fixed, ...], *, own_loss: bool
+    ) -> None:
+        self.fixed = fixed
         self.own_loss = own_loss
         self.module, self.program, self.given = module, program, given
         self.writer = Writer(type(module).__name__)
@@ -101,6 +110,9 @@ class _Walk:
         like = node.meta["val"]
         if spec.kind is InputKind.USER_INPUT:
             name = next(self.fed)
+            numbers = next((f.numbers for f in self.fixed if f.name == name), None)
+            if numbers is not None:
+                return self._held(numbers)
             self.inputs.append(name)
             return self.writer.fed(name, like)
         if spec.kind is InputKind.PARAMETER:
@@ -159,8 +171,13 @@ class _Walk:
         name = str(node.target).removeprefix("aten.")
         if name in _SKIPPED or (not results and not node.users):
             return
+        if not results:  # a number, which a check reads (`assert lengths.max().item() <= n`), or what is refused below
+            self.values[node] = None
+            return
         unwritten = next((n for n in node.all_input_nodes if self.values[n] is None), None)
         if unwritten is not None and unwritten.meta.get("val") is not None:
+            if not isinstance(unwritten.meta["val"], Tensor):
+                raise self._of_values(node)
             raise self._lacking(node, f" of {unwritten.name}, a result that no translation writes,")
         arguments, keywords = self._mapped(node.args), self._mapped(node.kwargs)
         if self._drawn(node, name, arguments, results):
@@ -229,6 +246,14 @@ class _Walk:
         return NoTranslationError(
             f"{type(self.module).__name__}{f', module {path}' if path else ''}: the operator {node.target}{said} has "
             f"no translation into the planner's operators; {advice}",
+            str(node.target),
+        )
+
+    def _of_values(self, node: Node) -> NoTranslationError:
+        path = module_path(node)
+        return NoTranslationError(
+            f"{type(self.module).__name__}{f', module {path}' if path else ''}: the operator {node.target} has an "
+            f"argument that is a number read from a tensor while the step runs{FLOW_ADVICE}",
             str(node.target),
         )
 
@@ -329,6 +354,7 @@ class _Walk:
             mode_matters=bool(updates) or any(n.op_type == "Dropout" for n in w.nodes),
             kept=(*self.kept, *(n for n, follows in self.parameters.items() if not follows and n in used)),
             plain=plain_of(pytree.tree_leaves(self.given)),
+            fixed=self.fixed,
             arguments=argument_names(self.module),
         )
 

@@ -11,8 +11,9 @@ import io
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
-from typing import Any
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +21,22 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from planner.errors import InputError
+from planner.torch.capture.fixed import FixedValues
 from planner.torch.capture.followed import DetachUnfollowed
 from planner.torch.capture.own_gradients import compare_own_gradients
 from planner.torch.capture.places import place_of_frames
 from planner.torch.capture.registry import is_known
 from planner.torch.capture.unallocated import stood_in
 
-__all__ = ["Loss", "exported_step"]
+__all__ = ["FLOW_ADVICE", "Loss", "exported_step"]
 
 Loss = Callable[..., Tensor]
+
+FLOW_ADVICE: Final = (
+    "\nIf such values are those of an argument that is the same in every step, such as the sizes of images, name it: "
+    "planner.torch.plan(…, fixed=(…,)).  Otherwise the module must be written so that its flow does not depend on them "
+    "(torch.where)"
+)
 
 _OF_VALUES = ("data-dependent", "datadependent", "dynamiccontrolflow", "control flow", "unbacked", "bool()")
 
@@ -36,13 +44,15 @@ _OF_VALUES = ("data-dependent", "datadependent", "dynamiccontrolflow", "control 
 class _Step(nn.Module):
     """The module and its loss as one: what is exported."""
 
-    def __init__(self, module: nn.Module, loss: Loss | None) -> None:
+    def __init__(self, module: nn.Module, loss: Loss | None, fixed: Mapping[int, Tensor]) -> None:
         super().__init__()
-        self.module, self.loss = module, loss
+        self.module, self.loss, self.fixed = module, loss, dict(fixed)
 
     def forward(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...]) -> Any:
         name = type(self.module).__name__
-        with compare_own_gradients(name), DetachUnfollowed(name):
+        leaves = pytree.tree_leaves((inputs, kwargs, targets))
+        fixed = FixedValues((leaves[i], numbers) for i, numbers in self.fixed.items())
+        with compare_own_gradients(name), DetachUnfollowed(name), fixed if self.fixed else nullcontext():
             with _written_buffers(self.module):
                 found = self.module(*inputs, **kwargs)
             return loss_of(found) if self.loss is None else self.loss(found, *targets)
@@ -96,13 +106,15 @@ def exported_step(
     *,
     dynamic_shapes: Any = None,
     whole: bool = False,
+    fixed: Mapping[int, Tensor] = MappingProxyType({}),
 ) -> ExportedProgram:
     """The program of one step, as torch.export has it where it is wanted `whole`, else with operators decomposed that
-    no translator knows; `dynamic_shapes` are those of torch.export.
+    no translator knows; `dynamic_shapes` are those of torch.export, and `fixed` the numbers of arguments that have the
+    same in every step, by their place among the leaves of inputs, keywords and targets.
 
     InputError where torch.export cannot follow the module.
     """
-    step = _Step(module, loss)
+    step = _Step(module, loss, fixed)
     step.training = module.training
     given = _apart((tuple(inputs), dict(kwargs), tuple(targets)))
     with (
@@ -176,4 +188,4 @@ def _advice(error: Exception) -> str:
         )
     if not any(word in said for word in _OF_VALUES):
         return ""
-    return "\nA module whose flow depends on values of tensors must be rewritten without that (torch.cond, torch.where)"
+    return FLOW_ADVICE

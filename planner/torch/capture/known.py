@@ -21,7 +21,8 @@ def computed(target: Any, arguments: Any, keywords: Any, results: tuple[Tensor, 
     tags = getattr(target, "tags", ())
     if torch.Tag.nondeterministic_seeded in tags or any(r.numel() > _MOST_ELEMENTS for r in results):
         return None
-    if target is torch.ops.aten.view.default:  # what repeats has other strides here than in the module
+    # What repeats has other strides here than in the module.
+    if target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
         target = torch.ops.aten.reshape.default
     with torch.no_grad():
         found = target(*arguments, **keywords)

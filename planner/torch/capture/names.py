@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from torch import Tensor, nn
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-__all__ = ["argument_names", "input_names", "module_path"]
+from planner.errors import InputError
+from planner.torch.capture.result import Fixed
+from planner.torch.capture.unallocated import has_numbers
+
+__all__ = ["argument_names", "fixed_arguments", "input_names", "module_path"]
 
 _MODULE = "module"
 
@@ -26,8 +30,32 @@ def argument_names(module: nn.Module) -> tuple[str, ...]:
 
 def input_names(module: nn.Module, given: Any) -> Iterator[str]:
     """Names of the tensors that are fed: those of the module's own arguments, and `target`."""
+    return (name for _, name, _ in _tensors(module, given))
+
+
+def fixed_arguments(module: nn.Module, given: Any, names: Collection[str]) -> tuple[Fixed, ...]:
+    """The tensors of arguments that have the same numbers in every step.
+
+    InputError where a name is that of no argument with tensors, or a tensor has no numbers.
+    """
+    found: list[Fixed] = []
+    known = list(_tensors(module, given))
+    for name in [names] if isinstance(names, str) else names:
+        named = [(leaf, full, x) for leaf, full, x in known if full == name or full.startswith(f"{name}_")]
+        if not named:
+            near = ", ".join(full for _, full, _ in known)
+            raise InputError(f"{type(module).__name__}: fixed: no tensor is given as {name!r}; given are {near}")
+        for leaf, full, x in named:
+            if not has_numbers(x):
+                raise InputError(f"{type(module).__name__}: fixed: {full} has no numbers; give it on the CPU")
+            found.append(Fixed(full, leaf, x.detach().cpu().clone()))
+    return tuple(found)
+
+
+def _tensors(module: nn.Module, given: Any) -> Iterator[tuple[int, str, Tensor]]:
+    """Each with its place among the leaves, and its name."""
     arguments = argument_names(module)
-    for path, leaf in pytree.tree_flatten_with_path(given)[0]:
+    for leaf_index, (path, leaf) in enumerate(pytree.tree_flatten_with_path(given)[0]):
         if not isinstance(leaf, Tensor):
             continue
         places: list[Any] = [getattr(k, "idx", getattr(k, "key", None)) for k in path]
@@ -38,7 +66,7 @@ def input_names(module: nn.Module, given: Any) -> Iterator[str]:
             first = str(rest[0])
         else:
             first = "target" if len(given[2]) == 1 else f"target_{rest[0]}"
-        yield "_".join([first, *map(str, rest[1:])])
+        yield leaf_index, "_".join([first, *map(str, rest[1:])]), leaf
 
 
 def module_path(node: Node) -> str:

@@ -31,6 +31,15 @@ class BufferUpdate:
     momentum: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Fixed:
+    """An argument that has the same numbers in every step: its name, and its place among all leaves of a call."""
+
+    name: str
+    leaf: int
+    numbers: Tensor = field(repr=False)
+
+
 @dataclass(frozen=True)
 class Capture:
     """A step of a module.
@@ -48,6 +57,7 @@ class Capture:
     own_loss    whether the module returned its loss by name
     loss        the name of the loss, None where the step has none
     plain       what the module was called with that is no tensor; `arguments`: the names of its arguments, in order
+    fixed       arguments whose numbers every step has
     """
 
     model: bytes
@@ -66,6 +76,7 @@ class Capture:
     kept: tuple[str, ...] = ()
     plain: tuple[Any, ...] = ()
     arguments: tuple[str, ...] = ()
+    fixed: tuple[Fixed, ...] = ()
 
     def fed(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> list[Tensor]:
         """The tensors of a call with the module's own arguments and the targets behind them, in the order of `inputs`.
@@ -105,7 +116,14 @@ class Capture:
                 f"{self.name}: the step was planned with {list(self.plain)} for its arguments that are no tensors, and "
                 f"is called with {list(plain)}; plan again for others"
             )
-        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        for f in self.fixed:
+            if not torch.equal(leaves[f.leaf].cpu(), f.numbers):
+                raise InputError(
+                    f"{self.name}: {f.name} has other values than those that the step was planned with, where it was "
+                    "said to be fixed; plan again for others"
+                )
+        apart = {f.leaf for f in self.fixed}
+        return [leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and i not in apart]
 
 
 def plain_of(leaves: Sequence[Any]) -> tuple[Any, ...]:

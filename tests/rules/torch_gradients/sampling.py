@@ -23,8 +23,8 @@ def sampling() -> Iterator[Subject]:
             return functional.affine_grid(theta, (6, 2, 4, 8), align_corners=align)
 
         yield subject("AffineGrid", [f(6, 2, 3), i(6, 2, 4, 8)], grid, constants=(1,), align_corners=int(align))
-        for padding in ("zeros", "border"):
-            for mode, named_in_torch in (("linear", "bilinear"), ("nearest", "nearest")):
+        for padding in ("zeros", "border", "reflection"):
+            for mode, named_in_torch in (("linear", "bilinear"), ("nearest", "nearest"), ("cubic", "bicubic")):
                 yield subject(
                     "GridSample",
                     [f(2, 4, 6, 5), f(2, 4, 6, 2)],
