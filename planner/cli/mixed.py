@@ -93,7 +93,7 @@ def _searched(
         raise _nothing(options, cluster, space.batch, found, stopped=early())
     moved = {m.configuration: m for m in (changed(sample, b, early) for b in found.best)}
     best = tuple(sorted(moved.values(), key=lambda m: m.step_time_s))
-    control.say(f"pipelines over {cluster}: {best[0].step_time_s:.6g} s, {found.played:,} simulated")
+    control.say(f"pipelines over {cluster}: {best[0].step_time_s:.6g} s, {found.simulated:,} simulated")
     kinds = tuple(alone(samples[id(k)], space, k, lambda: control.stopped) for k in cluster.kinds)
     taken = assumed(sample, space, cluster, lambda: control.stopped)
     return MixedAnswer(

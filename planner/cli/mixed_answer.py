@@ -77,7 +77,7 @@ def document_of(answer: MixedAnswer, model: Path) -> dict[str, Any]:
         "compared": _compared(answer),
         "best": [{"strategy": spelled(m.configuration), "step_time_s": m.step_time_s} for m in answer.best],
         "considered": answer.found.considered,
-        "played": answer.found.played,
+        "simulated": answer.found.simulated,
         "refused": dict(answer.found.refused),
         "search_seconds": answer.seconds,
         "cancelled": answer.cancelled,

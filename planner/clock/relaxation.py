@@ -10,7 +10,7 @@ for every s in [0, 1]
 
 and a pass through a unit takes at least any mean of what its operators compute and what the host needs to start its
 kernels.  Each choice of s and of these means gives an objective of the same nodes and edges as the search's own, with
-other weights: its least value over all plans bounds the step of each, and the plan that has it is worth being played.
+other weights: its least value over all plans bounds the step of each, and the plan that has it is worth simulating.
 This is the Lagrangian relaxation of the maxima that overlap consists of.
 """
 

@@ -1,8 +1,8 @@
 """Which plan is the best by the clock, of what the searches of the additive objective found.
 
-Every mesh's best choice by the objective is played.  Then objectives whose weights know what hides behind what
+Every mesh's best choice by the objective is simulated.  Then objectives whose weights know what hides behind what
 (`planner.clock.relaxation`) are minimised on the same mesh: each bounds the step of every plan there, and the plan that
-has its least value is played as well.  A mesh is left alone once its bound shows that nothing of it can be among the
+has its least value is simulated as well.  A mesh is left alone once its bound shows that nothing of it can be among the
 first.
 """
 
@@ -71,7 +71,7 @@ class Finalist:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`finalists`: the best of every option that was played, the shortest step first, none where all that was found
+    """`finalists`: the best of every option that was simulated, the shortest step first, none where all that was found
     takes longer than the step that is known; `bounds`: units that the step of
     any plan of an option takes at least, by the option's place among those found."""
 
@@ -80,7 +80,7 @@ class Judged:
 
 
 def judged(found: Found, request: Request, control: Control, limit: int | None) -> Judged:
-    """Of all options; once `control` says stop, what the searches found is played and no more."""
+    """Of all options; once `control` says stop, what the searches found is simulated and no more."""
     return _Judge(found, request, control, limit).run()
 
 
@@ -101,7 +101,7 @@ class _Judge:
         ranked = self.found.ranked(count if hurry else len(options))
         for option in ranked:
             if _least(option) < self._last():
-                self._take(self._played(option, option.solution.choice))
+                self._take(self._simulated(option, option.solution.choice))
         if not hurry and self.request.execution is None:
             open_ = [k for k, o in enumerate(options) if o.search is not None and not (o.infeasible or o.overfull)]
             left = (self.bounds[k] for k, o in enumerate(options) if o.search is None and o.priced is not None)
@@ -137,7 +137,7 @@ class _Judge:
             if known is None or finalist.timeline.end < known.timeline.end:
                 self.best[place] = finalist
 
-    def _played(self, option: Option, choice: Sequence[int]) -> Finalist | None:
+    def _simulated(self, option: Option, choice: Sequence[int]) -> Finalist | None:
         """None where the choice's program holds more than the limit."""
         assert option.priced is not None
         priced, states = option.priced, tuple(choice)
@@ -181,7 +181,7 @@ class _Judge:
             if search.choice is None or self._done(place):
                 return
             states = smallest_hubs(option.priced, search.choice)
-            finalist = self._played(option, states)
+            finalist = self._simulated(option, states)
             if finalist is None:
                 return
             self._take(finalist)

@@ -172,10 +172,10 @@ def _planned(context: SearchContext, found: Found, best: Finalist, outcome: Judg
     if limit is not None and memory.peak > limit:
         raise AssertionError(f"a plan of {memory.peak} bytes was let through a limit of {limit}")
     unit_s = priced.machine.unit_s
-    played = {id(f.option): f for f in outcome.finalists}
+    simulated = {id(f.option): f for f in outcome.finalists}
 
     def candidate(option: Option) -> Candidate:
-        searched, known = option.candidate(unit_s), played.get(id(option))
+        searched, known = option.candidate(unit_s), simulated.get(id(option))
         if known is None:
             return searched
         if known is best:  # of what is described, the objective that is

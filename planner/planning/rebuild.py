@@ -1,4 +1,4 @@
-"""A plan.json made again as the search left it: its choice priced, played, and cut into its stages."""
+"""A plan.json made again as the search left it: its choice priced, simulated, and cut into its stages."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _waits(planned: Planned) -> list[str]:
         "outside the model": timeline.overhead,
     }
     costs = [f"{time_text(units * unit)} {what}" for what, units in parts.items() if units]
-    return [f"in the step  {', '.join(costs)}"] if costs else []
+    return [f"of which    {', '.join(costs)}"] if costs else []
 
 
 def _candidate(c: Candidate) -> str:

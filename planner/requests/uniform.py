@@ -116,7 +116,8 @@ class Uniforms:
         any_s = None if self.target == "any" else self._of_any_target(step)
         uniform = Uniform(found, self.target, any_s, bound, safer_than=self.safer_than)
         self.control.say(
-            f"uniform configurations: {uniform.strategy} takes {uniform.step_time_s:.6g} s, {found.played:,} simulated"
+            f"uniform configurations: {uniform.strategy} takes {uniform.step_time_s:.6g} s, "
+            f"{found.simulated:,} simulated"
         )
         return uniform
 

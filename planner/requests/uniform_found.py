@@ -57,7 +57,7 @@ class Uniform:
             "step_time_s": self.step_time_s,
             "step_time_lower_bound_s": self.bound_s,
             "considered": found.considered,
-            "played": found.played,
+            "simulated": found.simulated,
             "refused": dict(found.refused),
             "rejected": dict(found.rejected),
             "best": [_document(s) for s in found.best],
@@ -93,7 +93,7 @@ class Uniform:
         words = _REJECTED if self.safer_than is None else _REJECTED | {"target": "unlike those that were measured"}
         why = [f"{n:,} {words[reason]}" for reason, n in self.found.rejected.items() if n]
         if why:
-            out.append(f"rejected    {', '.join(why)}; the steps of {self.found.played:,} others were simulated")
+            out.append(f"rejected    {', '.join(why)}; the steps of {self.found.simulated:,} others were simulated")
         for s in self.front:
             size, step = s.prediction.allocated_bytes / 2**30, time_text(s.prediction.step_time_s)
             out.append(f"with        {size:.2f} GiB per device {step}: {in_words(s.configuration)}")

@@ -4,7 +4,7 @@ What is tried next is what could be the fastest.  A configuration is bounded fou
 do more per second when tensors are divided further or micro-batches are smaller, so that what a rank does in a large
 micro-batch bounds, per sample, what it does in a smaller one; then the passes of its own micro-batch bound every
 schedule over them; then these with what data-parallel ranks exchange bound every cut into stages.  Then its step is
-played, first as of few data-parallel ranks and, where it may be among the best, as it is.  The search ends when no
+simulated, first as of few data-parallel ranks and, where it may be among the best, as it is.  The search ends when no
 bound is below the steps that were found.
 """
 
@@ -33,7 +33,7 @@ from planner.uniform.space import Space, configurations, groups, levels, schedul
 __all__ = ["best_of"]
 
 _Groups = Mapping[int, Sequence[Configuration]]  # by samples of a micro-batch
-_PROMISING: Final = 100  # that are played where there is no time for more
+_PROMISING: Final = 100  # that are simulated where there is no time for more
 _ALL_KINDS: Final = 16  # of these, whose kinds may be the same
 _LAID_OUT: Final = 16  # of these, until one fits
 _TRIES: Final = 3  # at a first configuration that fits
@@ -71,13 +71,13 @@ class _Search:
         self.refused: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
         self._looked_at = 0  # of those considered, at their own micro-batch
-        self.considered = self.played = 0
+        self.considered = self.simulated = 0
         self._at_once: list[tuple[float, Configuration]] = []  # in one pass on one stage, with a bound
         self._open: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
         self._number = itertools.count()
         self._rates: dict[Ranks, float] = {}  # device-seconds of a sample, at least
         self._estimates: dict[Configuration, float] = {}  # seconds of steps
-        self._shortest: dict[Configuration, float] = {}  # of those played, whatever their groups of ranks
+        self._shortest: dict[Configuration, float] = {}  # of those simulated, whatever their groups of ranks
         self._bounds = Bounds(sample, space, limit)
 
     def run(self, tell: Callable[[Scored], None]) -> Found:
@@ -107,7 +107,7 @@ class _Search:
         ended = not self.stopped()
         bounded = self.considered - self.rejected.total() - self._looked_at
         rejected = {**self.rejected, **({"bound": bounded} if ended else {})}  # else some were never looked at
-        found = Found(best, self.considered, self.played, dict(self.refused), 0.0, coarse, ended, rejected)
+        found = Found(best, self.considered, self.simulated, dict(self.refused), 0.0, coarse, ended, rejected)
         # Nothing is known yet of the whole batch at once where the first that fits is all there is.
         return replace(found, at_once_s=self._seconds_at_once()) if self.best or not self._open else found
 
@@ -123,7 +123,7 @@ class _Search:
         return None
 
     def _promising(self, first: Scored | None) -> Scored | None:
-        """Where the search was stopped before anything was played: of those that are estimated to be the fastest, the
+        """Where the search was stopped before it simulated anything: of those that are estimated to be the fastest, the
         first that fits, if it is faster than the `first`."""
         met: set[object] = set()  # kinds of which one fits: others are much like it
         estimates: list[tuple[float, Configuration]] = []
@@ -139,14 +139,14 @@ class _Search:
                     break
                 for level in levels(self.space, c) if look == self._schedule else (c,):
                     looked_at += 1
-                    prediction = self._played(level, self.sample.estimated)
+                    prediction = self._simulated(level, self.sample.estimated)
                     if prediction is not None:
                         estimates.append((prediction.step_time_s, level))
                         met.add(_kind(c))
         for estimate, c in sorted(estimates, key=lambda e: e[0])[:_LAID_OUT]:
             if first is not None and estimate >= first.prediction.step_time_s:
                 break
-            prediction = self._played(c, self.sample.workload)
+            prediction = self._simulated(c, self.sample.workload)
             if prediction is not None:
                 return Scored(c, prediction)
         return first
@@ -242,7 +242,7 @@ class _Search:
             for level in levels(self.space, c):
                 if not self._bounds.fits(held, level):
                     continue
-                prediction = self._played(level, self.sample.estimated, slack=ONE_BY_ONE_LESS)
+                prediction = self._simulated(level, self.sample.estimated, slack=ONE_BY_ONE_LESS)
                 if prediction is not None:
                     found = min(found, prediction.step_time_s)
         return found
@@ -291,7 +291,7 @@ class _Search:
     def _estimated(self, c: Configuration) -> float:
         """Seconds of the step; inf where it does not fit."""
         if c not in self._estimates:
-            prediction = self._played(c, self.sample.estimated, slack=self._bounds.loads.larger)
+            prediction = self._simulated(c, self.sample.estimated, slack=self._bounds.loads.larger)
             self._estimates[c] = float("inf") if prediction is None else prediction.step_time_s
         return self._estimates[c]
 
@@ -302,28 +302,28 @@ class _Search:
         longer = IN_GROUPS if follows else self._bounds.loads.longer
         if self._shortest.get(alike, float("inf")) <= estimate * (1 - longer):
             return
-        prediction = self._played(c, self.sample.in_groups if follows else self.sample.workload)
+        prediction = self._simulated(c, self.sample.in_groups if follows else self.sample.workload)
         if prediction is None:
             return
         self._shortest[alike] = min(estimate, self._shortest.get(alike, float("inf")))
         slower = [s for s in self.best if _over_all(s.configuration) == alike]
         if any(s.prediction.step_time_s <= prediction.step_time_s for s in slower):
             return
-        played = Scored(c, prediction)
-        self.best = [*(s for s in self.best if s not in slower), played]
+        simulated = Scored(c, prediction)
+        self.best = [*(s for s in self.best if s not in slower), simulated]
         self.best.sort(key=lambda s: s.prediction.step_time_s)
         del self.best[self.count :]
-        if self.improved is not None and self.best[0] is played and (own := self._laid_out(played)) is not None:
+        if self.improved is not None and self.best[0] is simulated and (own := self._laid_out(simulated)) is not None:
             self._enough = min(self._enough, self.improved(own))
 
     def _laid_out(self, scored: Scored) -> Scored | None:
         """By its own layout, where that was taken from another; None where it does not fit after all."""
         if not self.sample.follows(scored.configuration):
             return scored
-        prediction = self._played(scored.configuration, self.sample.workload)
+        prediction = self._simulated(scored.configuration, self.sample.workload)
         return None if prediction is None else Scored(scored.configuration, prediction)
 
-    def _played(
+    def _simulated(
         self, c: Configuration, workload: Callable[[Configuration], Workload], slack: float = 0.0
     ) -> Prediction | None:
         """None where the model does not admit the configuration, or where it does not fit even if it held less by
@@ -333,7 +333,7 @@ class _Search:
         except (UsageError, InputError):
             self.refused["model"] += 1
             return None
-        self.played += 1
+        self.simulated += 1
         if self.limit is not None and round(prediction.allocated_bytes * (1 - slack)) > self.limit:
             self.refused["memory"] += 1
             return None

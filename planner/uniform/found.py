@@ -27,9 +27,9 @@ class Scored:
 @dataclass(frozen=True, slots=True)
 class Found:
     """`best`: those asked for, the shortest step first; `considered`: configurations in all, of which so many were
-    `played`; `refused`: by reason, those that are not in question; `rejected`: the same of each configuration once,
+    `simulated`; `refused`: by reason, those that are not in question; `rejected`: the same of each configuration once,
     whatever its ZeRO level: too large for a device, what the model does not admit, what the target has no words for,
-    and what a bound says is slower, before anything of it was played; `at_once_s`: about the seconds that a step takes
+    and what a bound says is slower, before it was simulated; `at_once_s`: about the seconds that a step takes
     with the whole batch in one pass, on one stage, and nothing of it but what plans of single operators can say; inf
     where a bound says that it is not among those asked for, or that `ONE_BY_ONE` less would not make it the fastest,
     or no device can hold it even with `ONE_BY_ONE_LESS`, 0 where the search was stopped too early to say; `coarse`:
@@ -37,7 +37,7 @@ class Found:
 
     best: tuple[Scored, ...]
     considered: int
-    played: int
+    simulated: int
     refused: Mapping[str, int]
     at_once_s: float
     coarse: Coarse

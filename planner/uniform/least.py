@@ -1,4 +1,4 @@
-"""What a configuration takes and holds at least, before any schedule is played."""
+"""What a configuration takes and holds at least, before any schedule is simulated."""
 
 from __future__ import annotations
 

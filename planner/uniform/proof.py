@@ -2,7 +2,7 @@
 
 Families (`planner.uniform.families`) are bounded best first, each twice: by what a rank does in a large micro-batch, as
 the search itself does (`planner.uniform.best`), then by its own workload.  What may still be faster than the best is
-played, where there is nothing left to choose in a family, or improved as the best were (`refine`).  The least bound
+simulated, where there is nothing left to choose in a family, or improved as the best were (`refine`).  The least bound
 left over all families bounds the step of every configuration in them.
 """
 

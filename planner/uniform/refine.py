@@ -33,7 +33,7 @@ from planner.uniform.space import Space, groups
 __all__ = ["least_share", "refined"]
 
 _ROUNDS: Final = 24  # changes one after the other
-_MOVES: Final = 12  # of a layer that are played in each round, the most promising ones
+_MOVES: Final = 12  # of a layer that are simulated in each round, the most promising ones
 _PAIRS: Final = 32  # of chunks of one rank, between which a layer moves
 _LEAST: Final = 1e-6  # of a step, that a change has to save
 
@@ -77,7 +77,7 @@ def _best(
         other_mesh = c.shard_ranks != scored.configuration.shard_ranks  # whose layout takes longest to find
         if other_mesh and sample.follows(c) and _estimated(sample, c) * (1 - LONGER) >= below:
             continue
-        found = _played(sample, space, limit, c)
+        found = _simulated(sample, space, limit, c)
         if found is not None and found.prediction.step_time_s < below:
             best = found
     return best
@@ -91,7 +91,7 @@ def _estimated(sample: Sample, c: Configuration) -> float:
         return float("inf")
 
 
-def _played(sample: Sample, space: Space, limit: int | None, c: Configuration) -> Scored | None:
+def _simulated(sample: Sample, space: Space, limit: int | None, c: Configuration) -> Scored | None:
     if space.unsupported is not None and space.unsupported(c):
         return None
     try:

@@ -40,7 +40,7 @@ class Point:
     devices: int
     operators: int
     configurations: int
-    played: int
+    simulated: int
     cpu_s: float
     gap: float
     step_s: float
@@ -75,7 +75,7 @@ def measure(layers: int, devices: int) -> Point:
         devices,
         plan["operators"],
         uniform["considered"],
-        uniform["played"],
+        uniform["simulated"],
         spent,
         plan["gap"],
         plan["step_time_s"],
@@ -89,7 +89,7 @@ def _table(points: Sequence[Point]) -> str:
         "|" + "---:|" * 8 + "---|",
     )
     rows = (
-        f"| {p.layers} | {p.operators:,} | {p.devices:,} | {p.configurations:,} | {p.played:,} | {p.cpu_s:.1f} | "
+        f"| {p.layers} | {p.operators:,} | {p.devices:,} | {p.configurations:,} | {p.simulated:,} | {p.cpu_s:.1f} | "
         f"{p.step_s:.4g} s | {p.gap:.2%} | {p.parallelism} |"
         for p in points
     )

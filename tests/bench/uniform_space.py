@@ -3,7 +3,7 @@
     python -m tests.bench.uniform_space [--only PATTERN] [--draw N] [--seed S] [--json OUT]
 
 Of each job N configurations are drawn among all that the space has (every degree, micro-batch, schedule, ZeRO level and
-recomputation; all of them where there are no more), and each is laid out by itself and played.  `ratio` is the step of
+recomputation; all of them where there are no more); each is laid out by itself and simulated.  `ratio` is the step of
 the configuration that the search chose over the shortest of those drawn that fit: never above one.  CPU seconds are of
 the search alone, from the graph on.
 """
@@ -100,7 +100,7 @@ def row_of(name: str, job: Job, count: int, seed: int) -> dict[str, Any]:
         "step_s": None if best is None else best.prediction.step_time_s,
         "strategy": None if best is None else spelled(best.configuration),
         "considered": found.considered,
-        "played": found.played,
+        "simulated": found.simulated,
         "cpu_s": round(took, 2),
         "drawn_that_fit": len(fitting),
         "shortest_drawn_s": shortest[0],

@@ -180,7 +180,7 @@ def test_the_gap_is_that_of_the_step_time(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_no_plan_at_all_is_faster_than_the_bound_and_none_found_is_missed(tmp_path: Path) -> None:
-    """Every choice of a small graph is played: the plan is the fastest of them, and the bound below each."""
+    """Every choice of a small graph is simulated: the plan is the fastest of them, and the bound below each."""
     node = helper.make_node
     nodes = [node("MatMul", ["x", "w"], ["h"]), node("Relu", ["h"], ["y"])]
     put, out = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [256, 512]) for n in ("x", "y"))

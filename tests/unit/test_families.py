@@ -91,7 +91,7 @@ def member(c: Configuration, layers: int, dice: random.Random) -> Configuration:
     return c
 
 
-def played(sample: Sample, c: Configuration) -> Prediction | None:
+def simulated(sample: Sample, c: Configuration) -> Prediction | None:
     try:
         return predict(sample.workload(c), c, sample.profile)
     except (UsageError, InputError):
@@ -115,7 +115,7 @@ def test_no_member_is_faster_than_the_bound_of_its_family(architecture: str, mac
     tried = bound_by_memory = 0
     for c in (c for of in dice.sample([*every.values()], 16) for c in dice.sample(of, min(len(of), 12))):
         m = member(c, sample.layers, dice)
-        p = played(sample, m)
+        p = simulated(sample, m)
         if p is None:
             continue
         load = load_of(sample.workload(m), c, sample.profile)
@@ -473,7 +473,7 @@ def test_what_is_proven_bounds_every_member_of_every_family(
                 shares = range(1, sample.layers)
             for n in shares:
                 m = c.with_(stage_layers=cut, recompute_blocks=c.recompute_blocks if n is None else n / sample.layers)
-                p = played(sample, m)
+                p = simulated(sample, m)
                 if p is not None and (limit is None or round(p.allocated_bytes) <= limit):
                     shortest = min(shortest, p.step_time_s)
     assert proven.bound_s <= shortest * (1 + 1e-9)

@@ -130,7 +130,7 @@ def test_layers_are_cut_as_the_best_of_all_cuts_that_fit(text: str, share: float
     c = configuration(text).with_(stage_layers=None)
     workload = sample().workload(c)
 
-    def played(cut: tuple[int, ...], stages: tuple[Kind, ...]) -> tuple[float, bool]:
+    def simulated(cut: tuple[int, ...], stages: tuple[Kind, ...]) -> tuple[float, bool]:
         found = predict_mixed(workload, c.with_(stage_layers=cut), [k.profile for k in stages])
         times = [sum(t.forward_s + t.backward_s for t in row) for row in found.step.rows]
         return sum(times) + (c.passes - 1) * max(times), found.fits([k.memory_limit for k in stages])
@@ -144,11 +144,11 @@ def test_layers_are_cut_as_the_best_of_all_cuts_that_fit(text: str, share: float
         limit = round(share * max(h.total for h in held))
     stages = stands((Kind.of(H100, 16, limit), Kind.of(A100, 16)), 32 // c.pp)
     found = layers_cut(workload, c, stages)
-    fitting = [cost for cut in every_cut(8, c.pp) for cost, fits in [played(cut, stages)] if fits]
+    fitting = [cost for cut in every_cut(8, c.pp) for cost, fits in [simulated(cut, stages)] if fits]
     if found is None:
         assert not fitting
         return
-    cost, fits = played(found, stages)
+    cost, fits = simulated(found, stages)
     assert fits
     assert cost == pytest.approx(min(fitting), rel=1e-12)
 
@@ -188,10 +188,10 @@ def test_the_fastest_is_that_of_all_configurations_and_orders(limit: int | None)
         layers = layers_cut(workload, c, stages)
         if layers is None:
             continue
-        played = predict_mixed(workload, c.with_(stage_layers=layers), [k.profile for k in stages])
-        assert played.fits([k.memory_limit for k in stages])
-        least = min(least, played.step_time_s)
-        assert found.bound_s <= played.step_time_s
+        simulated = predict_mixed(workload, c.with_(stage_layers=layers), [k.profile for k in stages])
+        assert simulated.fits([k.memory_limit for k in stages])
+        least = min(least, simulated.step_time_s)
+        assert found.bound_s <= simulated.step_time_s
     assert found.best[0].step_time_s == pytest.approx(least, rel=1e-12)
 
 
@@ -204,9 +204,9 @@ def test_a_bound_is_never_above_the_step_whatever_the_cut() -> None:
         bound = Alone(own.estimated(one), one, devices, c.micro_batch)
         least = max(bound.step(c, stages), bound.whole_layers(c, stages)) if bound.may_fit(c, stages) else float("inf")
         for cut in every_cut(own.layers, c.pp):
-            played = predict_mixed(own.workload(c), c.with_(stage_layers=cut), [k.profile for k in stages])
-            if played.fits([k.memory_limit for k in stages]):
-                assert played.step_time_s >= least * 0.99
+            simulated = predict_mixed(own.workload(c), c.with_(stage_layers=cut), [k.profile for k in stages])
+            if simulated.fits([k.memory_limit for k in stages]):
+                assert simulated.step_time_s >= least * 0.99
                 tried += 1
     assert tried > 100
 

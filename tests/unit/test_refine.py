@@ -50,7 +50,7 @@ def test_no_change_makes_a_step_longer_or_breaks_the_limit(strategy: str, device
         assert found.prediction.step_time_s <= begun.prediction.step_time_s
         assert found is begun or round(found.prediction.allocated_bytes) <= limit
         c = found.configuration
-        assert found.prediction == predict(sample_of().workload(c), c, MACHINE), "played as it is"
+        assert found.prediction == predict(sample_of().workload(c), c, MACHINE), "simulated as it is"
         assert sum(c.stage_layers or (8,)) == 8
         assert parse_strategy(spelled(c), devices=devices, batch=32) == c.with_(precision="bf16")
 

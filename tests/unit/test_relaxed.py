@@ -74,16 +74,16 @@ def choices(p: PricedProblem, count: int) -> Iterator[tuple[int, ...]]:
 def test_no_plan_that_fits_is_faster_than_prices_on_memory_say(model: str, machine: str, recompute: bool) -> None:
     for shape in ((4,), (2, 2)) if model != "moe_tiny" else ((2, 2),):  # to which messages are passed
         whole = priced(model, shape, machine, 2**50, recompute=recompute)
-        played = [
+        simulated = [
             (found.held, play(whole, found.choice, program_of_choice(whole, found.choice)).end)
             for choice in choices(whole, 20)
             if (found := fit(whole, choice)) is not None
         ]
-        sizes = sorted(held for held, _ in played)
+        sizes = sorted(held for held, _ in simulated)
         for room in {sizes[0], sizes[len(sizes) // 4], sizes[len(sizes) // 2]}:
             option = Option(whole.machine.mesh, recompute, priced(model, shape, machine, room, recompute=recompute))
             least = least_step_that_fits(option, FREE, float("inf"))
-            assert least <= min(end for held, end in played if held <= room)
+            assert least <= min(end for held, end in simulated if held <= room)
             assert least > 0
 
 

@@ -59,7 +59,7 @@ def _one_order(c: Configuration) -> str:
     return "" if c.order == "1f1b" else c.order
 
 
-def played(sample: Sample, c: Configuration) -> Prediction | None:
+def simulated(sample: Sample, c: Configuration) -> Prediction | None:
     """By the configuration's own layout."""
     try:
         return predict(sample.workload(c), c, A100)
@@ -73,7 +73,7 @@ def test_the_fastest_is_that_of_all_configurations(architecture: str, devices: i
     sample = Sample(graph(architecture, 4), A100)
     space = Space(devices, 4, sample.layers, experts=sample.has_experts)
     assert sample.has_experts == (architecture == "moe")
-    steps = {c: p for c in every(space, A100) if (p := played(sample, c)) is not None}
+    steps = {c: p for c in every(space, A100) if (p := simulated(sample, c)) is not None}
     fastest = min(steps.values(), key=lambda p: p.step_time_s)
     searched = Sample(graph(architecture, 4), A100)  # knows no configuration's own layout yet
     for limit in (None, round(0.9 * fastest.allocated_bytes)):
@@ -133,7 +133,7 @@ def test_no_configuration_is_missed_that_is_faster_than_what_changes_lead_to(sho
     assert found.best[0].prediction == free.best[0].prediction
     assert found.best[0] == changed[-1]
     assert 2 <= len(found.best) <= 3  # one more, to which changes may lead further
-    assert found.played < free.played
+    assert found.simulated < free.simulated
 
 
 def test_prices_of_configurations_that_differ_in_their_parameters_are_found_once() -> None:
@@ -186,7 +186,7 @@ def test_a_step_is_run_as_usual_and_divided_in_every_way() -> None:
 def test_the_fastest_is_that_of_all_configurations_run_as_usual(usual: Configuration) -> None:
     sample = Sample(graph("gpt", 4), A100)
     space = Space(2, 4, sample.layers, experts=False, usual=usual, offload=True)
-    steps = {c: p for c in every(space, A100) if (p := played(sample, c)) is not None}
+    steps = {c: p for c in every(space, A100) if (p := simulated(sample, c)) is not None}
     fastest = min(steps.values(), key=lambda p: p.step_time_s)
     searched = Sample(graph("gpt", 4), A100)
     for limit in (None, round(0.9 * fastest.allocated_bytes)):

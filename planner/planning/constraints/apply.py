@@ -79,7 +79,8 @@ def contradiction(priced: PricedProblem, pins: Pins) -> Unfit | None:
 def no_mesh_left(pins: Pins, unfit: Sequence[Unfit]) -> InputError:
     """The error where no mesh is left for the pins, told of the mesh that comes nearest."""
     nearest = min(unfit, key=lambda u: u.failed)
-    others = f" ({', '.join(str(u.mesh) for u in unfit if u is not nearest)}: no better)" if len(unfit) > 1 else ""
+    rest = " or ".join(str(u.mesh) for u in unfit if u is not nearest)
+    others = f", and no more of them hold on {rest}" if rest else ""
     if nearest.failed:
         head = f"{nearest.failed} pin{'s' if nearest.failed > 1 else ''} cannot hold on mesh {nearest.mesh}{others}"
     else:

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["FixedValues"]
 
-_MOST_ELEMENTS: Final = 1 << 22  # of what is computed beside the program
+_MOST_ELEMENTS: Final = 1 << 20  # of what is computed beside the program
 
 # What Python is handed, or what has a size that values tell: torch.export cannot say it without numbers.
 _OF_VALUES: Final = frozenset({

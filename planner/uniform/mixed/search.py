@@ -1,9 +1,9 @@
 """The fastest uniform configurations on a cluster of several kinds of devices, best first.
 
 Whatever could be the fastest is tried next: each configuration is bounded (`bound`), in every order of the kinds; then
-its layers are cut (`cut`) and the step is played, first by the layout of few data-parallel ranks, then by its own.  The
-search ends when no bound is below the steps found.  Of the fastest, layers move one by one between stages as long as
-the clock says that the step gets shorter.
+its layers are cut (`cut`) and its step is simulated, first by the layout of few data-parallel ranks, then by its own.
+The search ends when no bound is below the steps found.  Of the fastest, layers move one by one between stages as long
+as the clock says that the step gets shorter.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Mixed:
 
 @dataclass(frozen=True, slots=True)
 class FoundMixed:
-    """`best`: the shortest step first; `considered`: configurations and orders in all, of which `played` were;
+    """`best`: the shortest step first; `considered`: configurations and orders in all, of which `simulated` were;
     `refused`: by reason, those that are not in question; `bound_s`: what none of the space takes less than, by the
     passes of their layouts (0 where the search was stopped)."""
 
     best: tuple[Mixed, ...]
     considered: int
-    played: int
+    simulated: int
     refused: Mapping[str, int]
     bound_s: float
 
@@ -79,7 +79,7 @@ class _Search:
         self.sample, self.space, self.cluster, self.count, self.stopped = sample, space, cluster, count, stopped
         self.best: list[Mixed] = []
         self.refused: Counter[str] = Counter()
-        self.considered = self.played = 0
+        self.considered = self.simulated = 0
         self._open: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
         self._number = itertools.count()
         self._known: dict[Configuration, Alone | None] = {}
@@ -99,7 +99,7 @@ class _Search:
             look(bound, item)
         if self.stopped() or not self.best:
             least = 0.0
-        return FoundMixed(tuple(self.best), self.considered, self.played, dict(self.refused), least)
+        return FoundMixed(tuple(self.best), self.considered, self.simulated, dict(self.refused), least)
 
     def _group(self, group: Sequence[Configuration]) -> float:
         """Bounds all configurations of some ranks by the largest micro-batch, which is passed at the best rate; the
@@ -178,14 +178,14 @@ class _Search:
             if layers is None:
                 self.refused["memory"] += 1
                 return None
-            self.played += 1
-            return _played(found, c.with_(stage_layers=layers), stages)
+            self.simulated += 1
+            return _simulated(found, c.with_(stage_layers=layers), stages)
         except (UsageError, InputError):
             self.refused["model"] += 1
             return None
 
 
-def _played(workload: Workload, c: Configuration, stages: tuple[Kind, ...]) -> Mixed:
+def _simulated(workload: Workload, c: Configuration, stages: tuple[Kind, ...]) -> Mixed:
     return Mixed(c, stages, predict_mixed(workload, c, [k.profile for k in stages]))
 
 
@@ -198,7 +198,7 @@ def changed(sample: Sample, mixed: Mixed, stopped: Callable[[], bool] = lambda: 
         for layers in _moves(mixed):
             if stopped():
                 return best
-            found = _played(workload, mixed.configuration.with_(stage_layers=layers), mixed.stages)
+            found = _simulated(workload, mixed.configuration.with_(stage_layers=layers), mixed.stages)
             if found.prediction.fits(limits) and found.step_time_s < best.step_time_s * (1 - _LEAST):
                 best = found
         if best is mixed:
