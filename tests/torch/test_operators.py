@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
 
 from torch import Tensor, nn  # noqa: E402
+from torch.autograd.function import once_differentiable  # noqa: E402
 from torch.distributions import Categorical, Independent, Normal, kl_divergence  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -282,6 +283,52 @@ class _Masked(torch.autograd.Function):
         return torch.where(ctx.saved_tensors[0], -3 * gradient, 0.0), None
 
 
+class _Spiked(torch.autograd.Function):
+    """A step, whose slope is that of a steep sigmoid."""
+
+    @staticmethod
+    def forward(x: Tensor, steep: float) -> Tensor:
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(inputs[0])
+        ctx.steep = inputs[1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(ctx.steep * x)
+        return gradient * ctx.steep * s * (1 - s), None
+
+
+class _Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = ctx.saved_tensors
+        return gradient * y.clamp(-0.5, 0.5), -gradient * x
+
+
+class _Scaled(torch.autograd.Function):
+    """A step size that is learned: its gradient is a sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, size: Tensor) -> Tensor:
+        ctx.save_for_backward(x, size)
+        return (x / size).round() * size
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, size = ctx.saved_tensors
+        return gradient, (gradient * ((x / size).round() - x / size)).sum(0)
+
+
 def _reversed_unseen(x: Tensor) -> Tensor:
     with torch.no_grad():
         return _Reversed.apply(x)
@@ -330,6 +377,11 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "a function of an order": lambda x: _Ordered.apply(x, torch.tensor([3, 1, 0, 2, 7, 6, 5, 4]))[0] * x,
     "a function of what is positive": lambda x: _Rooted.apply(x * x + 0.1),
     "a function without gradients": lambda x: x * _reversed_unseen(x),
+    "a reversed gradient": lambda x: x * _Reversed.apply(x),
+    "a gradient by a mask": lambda x: _Masked.apply(x, x > 0) + x,
+    "a straight-through estimator": lambda x: _Rounded.apply(x * 3) * x,
+    "a spike with a slope": lambda x: _Spiked.apply(x, 4.0) * x,
+    "two gradients of their own": lambda x: _Joined.apply(x, x.sin()),
     "checkpoints": lambda x: checkpoint(torch.sin, checkpoint(torch.exp, x, use_reentrant=True), use_reentrant=False),
     "diagonal": lambda x: torch.diagonal(x.view(8, 4, 4), 1, -1, 1) * 2,
     "windows": lambda x: x.unfold(1, 4, 2),
@@ -438,13 +490,11 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "bags of several sizes": (lambda x: F.embedding_bag(ROWS, x, torch.tensor([0, 3])), "bags of several sizes"),
     "windows of several sizes": (lambda x: F.adaptive_max_pool2d(_image(x), 3), "windows of one size"),
     "numbers that are drawn": (lambda x: x + torch.randn_like(x), "give it to the module as an input"),
-    "a gradient of its own": (
-        _Reversed.apply,
-        r"_Reversed, .* \(.*test_operators.py:\d+\), gives a gradient of its own",
+    "a clipped gradient": (
+        _Clipped.apply,
+        r"_Clipped, .* \(.*test_operators.py:\d+\), gives a gradient of its own: it is not that of what its forward",
     ),
-    "a clipped gradient": (_Clipped.apply, "is not that of what its forward pass computes"),
-    "a gradient by a mask": (lambda x: _Masked.apply(x, x > 0), "is not that of what its forward pass computes"),
-    "a straight-through estimator": (_Rounded.apply, r"x \+ \(f\(x\) - x\)\.detach\(\)"),
+    "a gradient of another shape": (lambda x: _Scaled.apply(x, x.mean(0)), r"f\(x\)\.detach\(\) \+ \(x - x\.det"),
     "a hook on a gradient": (_hooked, r"a hook on the gradient of a tensor would not run \(.*test_operators.py:\d+\)"),
     "writing without gradient": (_clamped_unseen, _WRITTEN),
     "writing a row without gradient": (_row_unseen, _WRITTEN),
@@ -510,7 +560,7 @@ def test_functions_are_torchs_own_again() -> None:
     before = torch.autograd.function._SingleLevelFunction.apply
     capture(_Of(torch.sin), (_numbers(0, 8, 16),))
     with pytest.raises(InputError):
-        capture(_Of(_Reversed.apply), (_numbers(0, 8, 16),))
+        capture(_Of(_Clipped.apply), (_numbers(0, 8, 16),))
     assert torch.autograd.function._SingleLevelFunction.apply == before
     x = torch.ones(3, requires_grad=True)
     _Reversed.apply(x).sum().backward()
@@ -537,8 +587,8 @@ class _Gelu(torch.autograd.Function):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 def test_functions_of_every_type_are_compared(dtype: torch.dtype) -> None:
     capture(_Of(_Gelu.apply).to(dtype), (_numbers(0, 8, 16).to(dtype),))
-    with pytest.raises(InputError, match="_Reversed"):
-        capture(_Of(_Reversed.apply).to(dtype), (_numbers(0, 8, 16).to(dtype),))
+    with pytest.raises(InputError, match="_Clipped"):
+        capture(_Of(_Clipped.apply).to(dtype), (_numbers(0, 8, 16).to(dtype),))
 
 
 def test_a_function_leaves_a_dimension_a_symbol() -> None:

@@ -1,9 +1,11 @@
-"""Gradients that a module writes itself, which a plan cannot hold: it derives them from the operators of the step.
+"""Gradients that a module writes itself: a plan derives them from the operators of the step.
 
 torch.export follows what a `torch.autograd.Function` computes, and drops what its `backward` says.  So a function is
-run here on random numbers of the same shapes, beside its own forward pass under autograd: where the gradients agree
-(kernels that save memory) its forward pass is followed in its place, and else it is refused.  Hooks that stand on
-parameters and modules are looked for where a plan is applied (`planner.torch.guards`).
+run here on random numbers of the same shapes, beside others that say the same by operators, under autograd.  Where the
+gradients of its forward pass agree with its own (kernels that save memory), that is followed in its place.  Where they
+are a factor for each element (straight-through estimators, reversed and bounded gradients), so are operators that have
+this factor as their slope.  Else the function is refused.  Hooks that stand on parameters and modules are looked for
+where a plan is applied (`planner.torch.guards`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -35,6 +37,7 @@ _SCALES: Final = ((1.0, 1.0), (1.0, 300.0), (300.0, 1.0), (1e-3, 1e-3))
 _TORCHS_OWN: Final = ("torch.nn.modules._functions", "torch._higher_order_ops")
 _NARROW: Final = (torch.bfloat16, torch.float16)
 _APPLY: Final = "apply"  # a name, not an attribute: types take a method for one that stays
+_Way: TypeAlias = Callable[[type[Function], Sequence[Any], dict[str, Any]], Any]
 _ONE_AT_A_TIME: Final = threading.RLock()
 
 
@@ -43,7 +46,7 @@ def compare_own_gradients(name: str) -> Iterator[None]:
     """Inside, and in this thread, a function whose gradient is not that of its operators raises InputError, which names
     the module as `name` says."""
     thread = threading.get_ident()
-    known: dict[object, str | None] = {}
+    known: dict[object, _Way | str] = {}
 
     def apply(cls: type[Function], *given: Any, **named: Any) -> Any:
         applied = super(_SingleLevelFunction, cls).apply
@@ -58,16 +61,16 @@ def compare_own_gradients(name: str) -> Iterator[None]:
         case = cls, repr(pytree.tree_map(_looks, (given, named)))
         if case not in known:
             with ThreadPoolExecutor(1) as other:  # where nothing of torch.export's modes is in force
-                known[case] = other.submit(_difference, cls, applied, given, named).result()
-        why = known[case]
-        if why is not None:
+                known[case] = other.submit(_by_operators, cls, applied, given, named).result()
+        way = known[case]
+        if isinstance(way, str):
             place = place_of_frames(traceback.extract_stack())
             raise InputError(
-                f"{name}: {cls.__name__}, a torch.autograd.Function{place}, gives a gradient of its own: {why}. A plan "
-                "takes gradients from operators: write it with these, as x + (f(x) - x).detach() for a "
-                "straight-through estimator, or (1 + c) * x.detach() - c * x for a gradient times -c"
+                f"{name}: {cls.__name__}, a torch.autograd.Function{place}, gives a gradient of its own: {way}. A plan "
+                "takes gradients from operators: write it with these, as f(x).detach() + (x - x.detach()) * d for a "
+                "gradient that is d times that of the result"
             )
-        return _forward(cls, given, named)
+        return way(cls, given, named)
 
     with _ONE_AT_A_TIME:
         before = _SingleLevelFunction.__dict__.get(_APPLY)
@@ -82,32 +85,35 @@ def compare_own_gradients(name: str) -> Iterator[None]:
                 setattr(_SingleLevelFunction, _APPLY, before)  # of an export around this one
 
 
-def _difference(
+def _by_operators(
     cls: type[Function], apply: Callable[..., Any], given: Sequence[Any], named: dict[str, Any]
-) -> str | None:
-    """Why its gradients are not those of its operators; None where they are."""
+) -> _Way | str:
+    """What has its results and its gradients by operators; or why nothing has."""
     leaves, structure = pytree.tree_flatten((tuple(given), named))
     if sum(_elements(x) for x in leaves if isinstance(x, Tensor)) > _MOST_ELEMENTS:
         return "it reads too much for its gradient to be compared with that of its operators here"
     narrow = any(isinstance(x, Tensor) and x.dtype in _NARROW for x in leaves)
-    why: str | None = None
-    for wide in (True, False) if narrow else (False,):  # in single precision first, where it takes that
-        why = _compared(cls, apply, leaves, structure, wide)
-        if why is None:
-            break
-    return why
+    whys: list[str] = []
+    for way in (_forward, _element_by_element):
+        for wide in (True, False) if narrow else (False,):  # in single precision first, where it takes that
+            why = _compared(cls, way, apply, leaves, structure, wide)
+            if why is None:
+                return way
+            whys.append(why)
+    return whys[0]
 
 
 def _compared(
-    cls: type[Function], apply: Callable[..., Any], leaves: Sequence[Any], structure: Any, wide: bool
+    cls: type[Function], way: _Way, apply: Callable[..., Any], leaves: Sequence[Any], structure: Any, wide: bool
 ) -> str | None:
+    """Why its gradients are not those of another way; None where they are."""
     why = ""
     for counted in (True, False):  # whole numbers: places, each once, and nothing but zeros where these are too many
         for positive in (False, True):
             case = _Case(leaves, structure, wide, counted, positive)
             try:
-                alike = case.agrees(apply, lambda *a, **n: _forward(cls, a, n))
-                return None if alike else "it is not that of what its forward pass computes"
+                alike = case.agrees(apply, lambda *a, **n: way(cls, a, n))
+                return None if alike else "it is not that of what its forward pass computes, nor a factor per element"
             except _Undefined:
                 why = "it is not a number for any that were tried"
             except Exception as error:  # whatever the user's code raises
@@ -215,20 +221,47 @@ def _forward(cls: type[Function], given: Sequence[Any], named: dict[str, Any]) -
     return pytree.tree_map(lambda x: x.detach() if any(x is y for y in context.constant) else x, found)
 
 
+def _element_by_element(cls: type[Function], given: Sequence[Any], named: dict[str, Any]) -> Any:
+    """Its result, whose slope by each operand is what its backward pass makes of ones.
+
+    TypeError where that is no factor for each element.
+    """
+    context = _Context(given)
+    with torch.no_grad():
+        if cls.setup_context is not Function.setup_context:
+            found = cls.forward(*given, **named)
+            cls.setup_context(context, tuple(given), found)
+        else:
+            found = cls.forward(context, *given, **named)
+        if not isinstance(found, Tensor) or context.changed:
+            raise TypeError("several results, or one that is written into an operand")
+        factors = cls.backward(context, torch.ones_like(found))
+    result = found.detach()
+    for x, factor in zip(given, factors if isinstance(factors, tuple) else (factors,), strict=False):
+        if factor is None or not (isinstance(x, Tensor) and x.requires_grad):
+            continue
+        if factor.shape != found.shape or x.shape != found.shape:
+            raise TypeError("a gradient of another shape than the result's")
+        result = result + (x - x.detach()).to(found.dtype) * factor.detach()
+    return result
+
+
 class _Context:
-    """What a forward pass may say to its backward pass, which nobody asks here."""
+    """What a forward pass may say to its backward pass."""
 
     def __init__(self, given: Sequence[Any]) -> None:
         self.needs_input_grad = tuple(isinstance(x, Tensor) and x.requires_grad for x in given)
         self.saved_tensors: tuple[Any, ...] = ()
         self.constant: tuple[Any, ...] = ()
+        self.changed: tuple[Any, ...] = ()
 
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
 
     save_for_forward = save_for_backward
 
-    def mark_dirty(self, *_: Any) -> None: ...
+    def mark_dirty(self, *tensors: Any) -> None:
+        self.changed = tensors
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
         self.constant = tensors
