@@ -213,7 +213,7 @@ REFUSED = {
     "another argument": ([f"{SOURCE}:gpt", "--arg", "width=1"], 2, "gpt has no such argument; it takes none"),
     "arguments of a module": ([f"{SOURCE}:ready", "--arg", "x=1"], 2, "is a module already, and takes no arguments"),
     "an input of another size": ([f"{SOURCE}:ready"], 3, "torch.export cannot follow it"),
-    "values that decide": ([f"{SOURCE}:branching"], 3, "must be rewritten without that"),
+    "values that decide": ([f"{SOURCE}:branching"], 3, "must be written so that its flow does not depend"),
     "an unknown loss": ([f"{SOURCE}:ready", "--loss", "crossentropy"], 2, "did you mean cross_entropy?"),
     "no targets": ([f"{SOURCE}:ready", "--loss", "mse"], 2, "expected 1 tensors of --targets, found 0"),
 }  # fmt: skip

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from planner.errors import InputError
 from planner.torch.capture.fixed import FixedValues
 from planner.torch.capture.followed import DetachUnfollowed
+from planner.torch.capture.masked_rows import MaskedRows
 from planner.torch.capture.own_gradients import compare_own_gradients
 from planner.torch.capture.places import place_of_frames
 from planner.torch.capture.registry import is_known
@@ -52,10 +53,13 @@ class _Step(nn.Module):
         name = type(self.module).__name__
         leaves = pytree.tree_leaves((inputs, kwargs, targets))
         fixed = FixedValues((leaves[i], numbers) for i, numbers in self.fixed.items())
-        with compare_own_gradients(name), DetachUnfollowed(name), fixed if self.fixed else nullcontext():
+        known = fixed if self.fixed else nullcontext()
+        with compare_own_gradients(name), DetachUnfollowed(name), MaskedRows(name) as masked, known:
             with _written_buffers(self.module):
                 found = self.module(*inputs, **kwargs)
-            return loss_of(found) if self.loss is None else self.loss(found, *targets)
+            result = loss_of(found) if self.loss is None else self.loss(found, *targets)
+            masked.check(result)
+            return result
 
 
 @contextmanager
