@@ -68,6 +68,10 @@ class _Rows:
     mask: Tensor
     chosen: tuple[int, int]
 
+    def size(self) -> tuple[Any, ...]:
+        """The shape of the rows that count: their number is a tensor."""
+        return self.mask.sum(), *self.rows.shape[1:]
+
     def counting(self, rows: Tensor) -> Tensor:
         """The mask beside other rows."""
         return self.mask.view(-1, *(1,) * (rows.ndim - 1))
@@ -165,7 +169,13 @@ class MaskedRows(TorchFunctionMode):
             attribute = getattr(getattr(func, "__self__", None), "__name__", name)
             if name in _SAID or attribute in _ATTRIBUTES:
                 return func(*args, **kwargs)
+            if attribute == "shape":
+                return like.size()
             raise self._refused(attribute, "nothing may depend on it")
+        if name == "size" and not kwargs:
+            return like.size() if len(args) == 1 else like.size()[args[1]]
+        if name in ("numel", "nelement"):
+            return math.prod(like.size())
         if name == "__setitem__":
             return self._written(args, like)
         if name in ("cross_entropy", "nll_loss") and first is not None:
@@ -176,8 +186,6 @@ class MaskedRows(TorchFunctionMode):
             return self._total(name, first, dims, kwargs.get("dtype"))
         if name == "embedding" and first is not None:
             return self._note(func(self._filled(first), *args[1:], **kwargs), like)
-        if name == "size" and first is not None and len(args) == 2 and args[1] % first.rows.ndim:
-            return func(*args, **kwargs)
         if name in _BY_ELEMENT:
             args, kwargs = self._all_beside(name, (tuple(args), dict(kwargs)))
             return self._note(func(*args, **kwargs), like)
@@ -298,10 +306,10 @@ def _viewed(rows: Tensor, name: str, args: Any, kwargs: Any) -> Tensor | None:
     if name == "flatten":
         first = args[1] if len(args) > 1 else kwargs.get("start_dim", 0)
         return rows.flatten(first) if first % rows.ndim or math.prod(rows.shape[1:]) == 1 else None
-    shape = args[1] if len(args) == 2 and isinstance(args[1], tuple | list) else args[1:]
-    if kwargs or not shape or shape[0] != -1 or math.prod(shape[1:]) != math.prod(rows.shape[1:]):
+    first, *rest = args[1] if len(args) == 2 and isinstance(args[1], tuple | list) else args[1:]
+    if kwargs or not (isinstance(first, Tensor) or (first == -1 and math.prod(rest) == math.prod(rows.shape[1:]))):
         return None
-    return rows.reshape(tuple(shape))
+    return rows.reshape((rows.shape[0], *rest))
 
 
 def _behind(rows: Tensor, args: Any, kwargs: Any, place: int) -> bool:
