@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
         r"\(.*test_masked_rows.py:\d+\): they are chosen by two masks; compute the mask once",
     ),
     "a mask that is written": (_of_a_mask_that_is_written, "they are chosen by two masks"),
-    "a line as long as them": (lambda f, x, y, m, s: f(x)[m].sum() * torch.ones(f(x)[m].shape[0]).sum(), "a number read from"),
+    "as many ones": (lambda f, x, y, m, s: f(x).sum() * torch.ones(x[m].shape[0]).sum(), "a number read from a tensor"),
     "their length": (lambda f, x, y, m, s: f(x)[m].sum() / len(f(x)[m]), "__len__ of rows that a mask chooses"),
     "what mixes rows": (lambda f, x, y, m, s: (f(x)[m].T @ x[m]).sum(), "T of rows that a mask chooses"),
     "a cumulated sum": (lambda f, x, y, m, s: f(x)[m].cumsum(0).sum(), _NOT_BY_ROW),
