@@ -66,8 +66,34 @@ def _mixed_with_what_is_fed(x: Tensor, sizes: Tensor) -> Tensor:
     return x[:3] * scale[:, None]
 
 
-STEPS = [_split, _places, _counted, _masked, _masked_in_the_second_place, _repeated, _written, _found,
-         _mixed_with_what_is_fed]  # fmt: skip
+def _written_together(x: Tensor, sizes: Tensor) -> Tensor:
+    scale = torch.zeros(3)
+    torch._foreach_copy_([scale], [x[:3, 0].detach().clone()])
+    return x * scale.sum().item()
+
+
+def _drawn(x: Tensor, sizes: Tensor) -> Tensor:
+    return x * torch.poisson(sizes.float()).sum().item()
+
+
+def _written_and_read_again(x: Tensor, sizes: Tensor) -> Tensor:
+    view = sizes[1:]
+    sizes = sizes.t()
+    sizes += 1
+    view.mul_(2)
+    sizes[0] = view.sum()
+    return x * int(sizes.sum()) + x[: sizes[1] - 3].sum() * view.max().item()
+
+
+def _sizes_in_slices(x: Tensor, sizes: Tensor) -> Tensor:
+    a, b, c = x.split(list(sizes))
+    return x[: sizes[0]] * b + c[sizes[1] : sizes[1] + 1] + a.repeat_interleave(repeats=sizes[:2], dim=0)[:1]
+
+
+STEPS = [
+    _split, _places, _counted, _masked, _masked_in_the_second_place, _repeated, _written, _found,
+    _mixed_with_what_is_fed, _written_and_read_again, _sizes_in_slices,
+]  # fmt: skip
 
 
 class Step(nn.Module):
@@ -83,9 +109,9 @@ class Step(nn.Module):
 @pytest.mark.parametrize("step", STEPS, ids=lambda s: s.__name__.strip("_"))
 def test_a_step_that_reads_fixed_values_is_the_modules_step(step: Any) -> None:
     module = Step(step)
-    truth = module(X, SIZES)
+    truth = module(X, SIZES.clone())
     truth.backward()
-    loss, found = by_kernels(module, X, SIZES, fixed=("sizes",))
+    loss, found = by_kernels(module, X, SIZES.clone(), fixed=("sizes",))
     np.testing.assert_allclose(loss, truth.detach().numpy(), rtol=1e-5)
     assert module.weight.grad is not None
     np.testing.assert_allclose(found["weight"], module.weight.grad.numpy(), rtol=1e-5)
@@ -99,9 +125,41 @@ def test_what_is_fixed_is_no_input_and_other_values_are_refused() -> None:
         found.flattened((X, SIZES.flip(0)), {}, ())
 
 
+class Collided(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, *inputs: Tensor, scale: Tensor) -> Tensor:
+        return (inputs[0] * self.weight * scale.sum()).sum()
+
+
+def test_an_argument_is_fixed_and_none_that_is_called_alike() -> None:
+    given = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0])
+    module = Collided()
+    loss, _ = by_kernels(module, given[0], scale=given[1], fixed=("scale",))
+    np.testing.assert_allclose(loss, module(given[0], scale=given[1]).detach().numpy())
+
+
+def test_capturing_leaves_what_is_fixed_as_it_is() -> None:
+    sizes = SIZES.clone()
+    with pytest.warns(UserWarning, match="writes into its input"):
+        found = capture(Step(_written_and_read_again), (X, sizes), fixed=("sizes",))
+    assert torch.equal(sizes, SIZES)
+    assert torch.equal(found.fixed[0].numbers, SIZES)
+    with pytest.raises(InputError, match="sizes has other values"):
+        found.flattened((X, SIZES.float()), {}, ())
+
+
 def test_without_fixed_the_message_says_that_it_might_help() -> None:
     with pytest.raises(InputError, match=r"name it: planner\.torch\.plan\(…, fixed=\(…,\)\)"):
         capture(Step(_split), (X, SIZES))
+
+
+@pytest.mark.parametrize("step", [_written_together, _drawn], ids=lambda s: s.__name__.strip("_"))
+def test_numbers_that_are_not_known_are_not_read(step: Any) -> None:
+    with pytest.raises(InputError):
+        capture(Step(step), (X, SIZES), fixed=("sizes",))
 
 
 def test_a_name_of_no_argument_is_refused_with_those_there_are() -> None:

@@ -55,6 +55,12 @@ def _by_places(layer: nn.Module, x: Tensor, labels: Tensor, mask: Tensor, some: 
     return F.cross_entropy(layer(x).view(-1, 4)[at], labels.view(-1).index_select(0, at))
 
 
+def _row_written(h: Tensor, mask: Tensor) -> Tensor:
+    h = h * 1
+    h[mask] = h[mask].sum(-1, keepdim=True)
+    return h.square().sum()
+
+
 STEPS: dict[str, Function] = {
     "cross-entropy": lambda f, x, y, m, s: F.cross_entropy(f(x)[m], y[m]),
     "cross-entropy of labels that count": lambda f, x, y, m, s: F.cross_entropy(f(x)[y != 2], y[y != 2]),
@@ -83,6 +89,22 @@ STEPS: dict[str, Function] = {
     "written in between": _written_in_between,
     "chances": _chances,
     "where positive": _where_positive,
+    "truths": lambda f, x, y, m, s: f(x).sum() * ((~(y > 1)[m]).float().sum() + ((x > 0)[m] + (x < 0.5)[m]).sum()),
+    "a truth that decides": lambda f, x, y, m, s: torch.where((x > 0)[m], f(x)[m], -x[m]).sum(),
+    "divided by labels that count": lambda f, x, y, m, s: (f(x)[y > 0] / y[y > 0][:, None]).sum(),
+    "rows without numbers": lambda f, x, y, m, s: f(x.masked_fill(~m[..., None], float("nan"))[m]).square().mean(),
+    "scores without numbers": lambda f, x, y, m, s: F.cross_entropy(
+        (x * f(x[:1])).masked_fill(~m[..., None], float("-inf"))[m], y[m]
+    ),
+    "chances of labels that count": lambda f, x, y, m, s: (
+        F.log_softmax(f(x)[y != 2], -1).gather(1, torch.where(y == 2, -100, y)[y != 2][:, None]).sum()
+    ),
+    "flattened behind": lambda f, x, y, m, s: f(x)[m].view(-1, 2, 1, 2).flatten(1, 2).logsumexp(-1).mean(),
+    "of the type of rows": lambda f, x, y, m, s: (f.weight.type_as(f(x)[m]) ** 2).sum() + f.bias.to(x[m]).sum(),
+    "shares of the classes of columns": lambda f, x, y, m, s: (
+        F.cross_entropy(f(x)[m], x[m].softmax(1), reduction="sum") + F.smooth_l1_loss(f(x)[m], s, beta=0.5)
+    ),
+    "a row is written": lambda f, x, y, m, s: _row_written(f(x), m),
     "none at all": lambda f, x, y, m, s: f(x)[m & ~m].sum() + f(x).sum(),
 }
 
@@ -131,6 +153,14 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "put together": (lambda f, x, y, m, s: torch.cat([f(x)[m], s]).sum(), "cat of rows that a mask chooses"),
     "beside another dimension": (lambda f, x, y, m, s: (f(x).sum(-1)[m] * x[:, 0]).sum(), "another number of dim"),
     "a flat line": (lambda f, x, y, m, s: (f(x)[m].reshape(-1) ** 2).sum(), "reshape of rows that a mask chooses"),
+    "lines of several rows": (lambda f, x, y, m, s: f(x)[m].view(m.sum() * 2, -1).amax(-1).sum(), "view of rows"),
+    "written into": (lambda f, x, y, m, s: F.relu(f(x)[m], inplace=True).sum(), "use its result instead"),
+    "rows by rows": (lambda f, x, y, m, s: f(x)[m][..., 0, :].sum(), _NOT_BY_ROW),
+    "weights of squares": (lambda f, x, y, m, s: F.huber_loss(f(x)[m], x[m], weight=x[m].abs()), "are known here"),
+    "shares of columns": (
+        lambda f, x, y, m, s: F.cross_entropy(f(x)[m[:, 0]], x[m[:, 0]].softmax(1)), "expected rows of scores"
+    ),
+    "truths that look up": (lambda f, x, y, m, s: (s * f(x).sum())[(y > 1)[m]].sum(), _NOT_BY_ROW),
     "the result": (lambda f, x, y, m, s: f(x)[m], "the result of rows that a mask chooses"),
 }  # fmt: skip
 

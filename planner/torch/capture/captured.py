@@ -20,7 +20,7 @@ from planner.errors import InputError
 from planner.torch.capture.drawn import Drawn, made_of
 from planner.torch.capture.exported import FLOW_ADVICE, Loss, exported_step
 from planner.torch.capture.known import computed, once
-from planner.torch.capture.names import argument_names, fixed_arguments, input_names, module_path
+from planner.torch.capture.names import argument_names, fixed_arguments, input_leaves, input_names, module_path
 from planner.torch.capture.registry import Translator, translator
 from planner.torch.capture.result import BufferUpdate, Capture, Fixed, plain_of
 from planner.torch.capture.unallocated import has_numbers
@@ -76,7 +76,7 @@ class _Walk:
         self.module, self.program, self.given = module, program, given
         self.writer = Writer(type(module).__name__)
         self.structure = pytree.tree_structure(given)
-        self.fed = input_names(module, given)
+        self.fed, self.leaves = input_names(module, given), input_leaves(module, given)
         self.values: dict[Node, Any] = {}
         self.buffers: dict[str, Value] = {}
         self.parameters: dict[str, bool] = {}
@@ -109,8 +109,8 @@ class _Walk:
             return None
         like = node.meta["val"]
         if spec.kind is InputKind.USER_INPUT:
-            name = next(self.fed)
-            numbers = next((f.numbers for f in self.fixed if f.name == name), None)
+            name, leaf = next(self.fed), next(self.leaves)
+            numbers = next((f.numbers for f in self.fixed if f.leaf == leaf), None)
             if numbers is not None:
                 return self._held(numbers)
             self.inputs.append(name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -35,7 +36,20 @@ _DRAWN: Final = frozenset({
     "randint", "randint_like", "randn", "randn_like", "random_", "randperm", "uniform_",
 })  # fmt: skip
 
+_TAKES_SIZES: Final = frozenset({
+    "__getitem__", "__setitem__", "chunk", "expand", "narrow", "repeat", "reshape", "split", "split_with_sizes", "view",
+})  # fmt: skip
 _IN_PLACE: Final = ("add", "and", "floordiv", "lshift", "mod", "mul", "or", "pow", "rshift", "sub", "truediv", "xor")
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    """A tensor as torch.export has it, held so that no other takes its place; its numbers, and how often it had been
+    written when they were its own."""
+
+    seen: Tensor
+    numbers: Tensor
+    version: int
 
 
 class FixedValues(TorchFunctionMode):
@@ -43,15 +57,23 @@ class FixedValues(TorchFunctionMode):
 
     def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
         super().__init__()
-        self.known: dict[int, tuple[Tensor, Tensor]] = {}  # both are held, so that no other takes their place
+        self.known: dict[int, _Known] = {}
         for seen, numbers in pairs:
-            self._know(seen, numbers)
+            with _with_numbers():
+                own = numbers.clone()
+            self._know(seen, own)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        if name in _TAKES_SIZES:
+            args, kwargs = self._with_sizes(args), {k: self._with_sizes(v) for k, v in kwargs.items()}
         given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        known = all(self._is_known(x) for x in given) and name not in _DRAWN
+        known = (
+            all(self._is_known(x) for x in given)
+            and name not in _DRAWN
+            and not self._writes_elsewhere(name, args, kwargs)
+        )
         if not known:
             return self._partly_known(func, name, args, kwargs)
         if given and (name in _OF_VALUES or _sized_by_values(name, args)):
@@ -69,11 +91,21 @@ class FixedValues(TorchFunctionMode):
             args = args[0], tuple(p for i in _indices(args[1]) for p in self._places(i))
         elif name == "masked_select" and len(args) == 2 and args[0].shape == args[1].shape:
             return args[0][tuple(self._places(args[1]))]
-        elif name == "repeat_interleave" and len(args) > 1 and isinstance(args[1], Tensor) and self._is_known(args[1]):
-            return self._repeated(args[0], args[1], *args[2:3], **kwargs)
+        elif name == "repeat_interleave":
+            repeats = kwargs["repeats"] if "repeats" in kwargs else args[1]
+            if isinstance(repeats, Tensor) and self._is_known(repeats):
+                return self._repeated(args[0], repeats, kwargs["dim"] if "dim" in kwargs else (*args[2:3], None)[0])
         found = func(*args, **kwargs)
-        self._forget_written(name, args, found)
+        if self._writes_elsewhere(name, args, kwargs):
+            self._forget(pytree.tree_leaves((args, kwargs)))
         return found
+
+    def _forget(self, written: Iterable[Any]) -> None:
+        """What lies in the memory of these, where nothing counts that they are written."""
+        of = [self.known[id(x)].numbers for x in written if isinstance(x, Tensor) and id(x) in self.known]
+        memory = {n.untyped_storage()._cdata for n in of}
+        for key in [k for k, x in self.known.items() if x.numbers.untyped_storage()._cdata in memory]:
+            del self.known[key]
 
     def _places(self, index: Any) -> list[Any]:
         """Of a known mask, the places where it holds along each of its dimensions; any other index as it is."""
@@ -81,7 +113,7 @@ class FixedValues(TorchFunctionMode):
             return [index]
         return [self._constant(p) for p in self._computed(lambda m: m.nonzero().unbind(1), (index,), {})]
 
-    def _repeated(self, x: Tensor, repeats: Tensor, dim: int | None = None, **_: Any) -> Tensor:
+    def _repeated(self, x: Tensor, repeats: Tensor, dim: int | None) -> Tensor:
         x, dim = (x.flatten(), 0) if dim is None else (x, dim)
         n = x.shape[dim]
         places = self._computed(lambda counts: torch.repeat_interleave(counts.expand(n)), (repeats,), {})
@@ -90,16 +122,35 @@ class FixedValues(TorchFunctionMode):
     # Numbers
 
     def _is_known(self, x: Tensor) -> bool:
-        return id(x) in self.known or _has_numbers(x)
+        if id(x) not in self.known:
+            return _has_numbers(x)
+        return self.known[id(x)].version == x._version  # else it was written, by what is not followed here
+
+    def _writes_elsewhere(self, name: str, args: Any, kwargs: Any) -> bool:
+        """Whether a call writes where it is not followed: into tensors of the module itself, several at once, or the
+        result's own place."""
+        if "out" in kwargs or name == "__set__" or (name.startswith("_foreach_") and name.endswith("_")):
+            return True
+        return _writes(name) and bool(args) and isinstance(args[0], Tensor) and id(args[0]) not in self.known
+
+    def _with_sizes(self, given: Any) -> Any:
+        """With numbers in place of tensors without dimensions that are known, in slices and lists of sizes."""
+        if isinstance(given, slice):
+            return slice(*(self._with_sizes(n) for n in (given.start, given.stop, given.step)))
+        if isinstance(given, tuple | list):
+            return type(given)(self._with_sizes(n) for n in given)
+        if not isinstance(given, Tensor) or given.ndim or given.is_floating_point() or given.dtype is torch.bool:
+            return given
+        return self._computed(Tensor.item, (given,), {}) if id(given) in self.known and self._is_known(given) else given
 
     def _numbers(self, x: Any) -> Any:
         if isinstance(x, Tensor):
-            return self.known[id(x)][1] if id(x) in self.known else x
+            return self.known[id(x)].numbers if id(x) in self.known else x
         return torch.device("cpu") if isinstance(x, torch.device) else x
 
     def _know(self, seen: Any, numbers: Any) -> None:
         if isinstance(seen, Tensor) and isinstance(numbers, Tensor) and seen.shape == numbers.shape:
-            self.known[id(seen)] = seen, numbers
+            self.known[id(seen)] = _Known(seen, numbers, seen._version)
 
     def _computed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         arguments, keywords = pytree.tree_map(self._numbers, (tuple(args), dict(kwargs)))
@@ -111,17 +162,26 @@ class FixedValues(TorchFunctionMode):
     def _follow(self, func: Callable[..., Any], name: str, args: Any, kwargs: Any, found: Any) -> None:
         """Computes beside the program what the program computes: views are views of the numbers, and what is written
         into them is written there as well."""
-        if name == "__setitem__":
-            self._computed(func, args, kwargs)
-            return
-        seen = pytree.tree_leaves(found)
+        seen = pytree.tree_leaves(args[0] if name == "__setitem__" else found)
         if not any(isinstance(x, Tensor) for x in seen):
             return
         if sum(x.numel() for x in seen if isinstance(x, Tensor)) > _MOST_ELEMENTS:
             return
-        numbers = pytree.tree_leaves(self._computed(func, args, kwargs))
-        for x, n in zip(seen, numbers, strict=True):
-            self._know(x, n)
+        with _with_numbers():
+            before = torch.get_rng_state()
+        computed = self._computed(func, args, kwargs)
+        with _with_numbers():
+            if not torch.equal(before, torch.get_rng_state()):  # it draws: others are drawn in the program
+                torch.set_rng_state(before)
+                return
+        if _writes(name):
+            memory = self._numbers(args[0]).untyped_storage()._cdata
+            for of in self.known.values():
+                if of.numbers.untyped_storage()._cdata == memory:
+                    of.version = of.seen._version
+        if name != "__setitem__":
+            for x, n in zip(seen, pytree.tree_leaves(computed), strict=True):
+                self._know(x, n)
 
     def _constant(self, numbers: Any) -> Any:
         """A tensor of the program that has these numbers."""
@@ -132,15 +192,6 @@ class FixedValues(TorchFunctionMode):
         made = torch.tensor(listed, dtype=numbers.dtype).reshape(numbers.shape)
         self._know(made, numbers)
         return made
-
-    def _forget_written(self, name: str, args: Any, found: Any) -> None:
-        """Numbers that others were written into are known no more, nor are the views of their memory."""
-        target = args[0] if args and _writes(name) else found
-        if not isinstance(target, Tensor) or id(target) not in self.known:
-            return
-        memory = self.known[id(target)][1].untyped_storage()._cdata
-        for key in [k for k, (_, n) in self.known.items() if n.untyped_storage()._cdata == memory]:
-            del self.known[key]
 
 
 @contextmanager
@@ -175,4 +226,4 @@ def _indices(given: Any) -> tuple[Any, ...]:
 
 
 def _is_mask(i: Any) -> bool:
-    return isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8)
+    return isinstance(i, Tensor) and i.dtype in (torch.bool, torch.uint8) and i.ndim > 0

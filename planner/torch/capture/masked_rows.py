@@ -48,6 +48,10 @@ _LOSSES: Final = frozenset({
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss", "kl_div", "l1_loss", "mse_loss",
     "smooth_l1_loss",
 })  # fmt: skip
+_OPTIONS: Final = frozenset({"beta", "delta", "log_target", "pos_weight", "reduction"})
+_OF_CLASSES: Final = frozenset({"ignore_index", "label_smoothing", "reduction", "weight"})
+_OF_TYPE: Final = frozenset({"to", "type", "type_as"})
+_WHOLE: Final = frozenset({torch.int16, torch.int32, torch.int64})
 _PLACES: Final = frozenset({"argwhere", "nonzero", "where"})
 _MAKES_MASKS: Final = frozenset({
     "bool", "eq", "flatten", "ge", "gt", "isfinite", "isnan", "le", "logical_and", "logical_not", "logical_or",
@@ -68,10 +72,6 @@ class _Rows:
     mask: Tensor
     chosen: tuple[int, int]
 
-    def size(self) -> tuple[Any, ...]:
-        """The shape of the rows that count: their number is a tensor."""
-        return self.mask.sum(), *self.rows.shape[1:]
-
     def counting(self, rows: Tensor) -> Tensor:
         """The mask beside other rows."""
         return self.mask.view(-1, *(1,) * (rows.ndim - 1))
@@ -87,6 +87,7 @@ class MaskedRows(TorchFunctionMode):
         self.made: dict[Any, tuple[Tensor, Any]] = {}  # a mask, and what it is made of, by how it was made
         self.same: dict[int, tuple[Tensor, Tensor]] = {}  # a mask, and the first that was made like it
         self.held: list[Tensor] = []
+        self.counts: dict[int, tuple[Tensor, tuple[int, int]]] = {}  # how many rows count, of which mask
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -170,12 +171,12 @@ class MaskedRows(TorchFunctionMode):
             if name in _SAID or attribute in _ATTRIBUTES:
                 return func(*args, **kwargs)
             if attribute == "shape":
-                return like.size()
+                return self._size(like)
             raise self._refused(attribute, "nothing may depend on it")
         if name == "size" and not kwargs:
-            return like.size() if len(args) == 1 else like.size()[args[1]]
+            return self._size(like) if len(args) == 1 else self._size(like)[args[1]]
         if name in ("numel", "nelement"):
-            return math.prod(like.size())
+            return math.prod(self._size(like))
         if name == "__setitem__":
             return self._written(args, like)
         if name in ("cross_entropy", "nll_loss") and first is not None:
@@ -185,28 +186,53 @@ class MaskedRows(TorchFunctionMode):
         if name in _TOTALS and first is not None and (dims := _added_up(first.rows, args, kwargs)) is not None:
             return self._total(name, first, dims, kwargs.get("dtype"))
         if name == "embedding" and first is not None:
-            return self._note(func(self._filled(first), *args[1:], **kwargs), like)
+            return self._note(func(self._filled(first, 0), *args[1:], **kwargs), like)
         if name in _BY_ELEMENT:
+            if "out" in kwargs or kwargs.get("inplace") or any(a is True for a in args):
+                raise self._refused(name, "it writes into its operand or into another tensor; use its result instead")
+            if name in _OF_TYPE and first is None:  # x.to(rows), which is no row
+                return func(*args, **kwargs)
             args, kwargs = self._all_beside(name, (tuple(args), dict(kwargs)))
             return self._note(func(*args, **kwargs), like)
         if first is None:
             found = self._looked_up(func, name, args)
         elif name in ("reshape", "view", "flatten"):
-            found = _viewed(first.rows, name, args, kwargs)
+            found = self._viewed(first.rows, name, args, kwargs)
         elif name in _ALONG and _behind(first.rows, args, kwargs, _ALONG[name]):
             found = func(self._filled(first), *args[1:], **kwargs)
-        elif (
-            (name == "__getitem__" and _keeps_rows(args[1]))
-            or (name == "unsqueeze" and args[1] not in (0, -first.rows.ndim - 1))
-            or (name == "gather" and not kwargs and self._along_rows(first.rows, args))
-            or (name in _BY_ROW and self._by_row(first.rows, name, args, kwargs))
+        elif (name == "__getitem__" and _keeps_rows(args[1])) or (
+            name == "unsqueeze" and len(args) == 2 and args[1] not in (0, -first.rows.ndim - 1)
         ):
             found = func(*args, **kwargs)
+        elif name == "gather" and len(args) == 3 and not kwargs and self._along_rows(first.rows, args):
+            found = func(first.rows, args[1], self._filled(self.noted[id(args[2])], 0))
+        elif name in _BY_ROW and self._by_row(first.rows, name, args, kwargs):
+            found = func(self._filled(first), *args[1:], **kwargs)
         else:
             found = None
         if found is None:
             raise self._refused(name, "it is none that computes each row by itself, or adds rows up")
         return self._note(found, like)
+
+    def _size(self, x: _Rows) -> tuple[Any, ...]:
+        """The shape of the rows that count: their number is a tensor."""
+        count = x.mask.sum()
+        self.counts[id(count)] = count, x.chosen
+        return count, *x.rows.shape[1:]
+
+    def _viewed(self, rows: Tensor, name: str, args: Any, kwargs: Any) -> Tensor | None:
+        """In another shape behind the rows; None where that is not said."""
+        if name == "flatten":
+            first, last = args[1] if len(args) > 1 else 0, args[2] if len(args) > 2 else -1
+            alone = first % rows.ndim == 0 and math.prod(rows.shape[1:]) == 1
+            return None if kwargs or not (first % rows.ndim or alone) else rows.flatten(first, last)
+        first, *rest = args[1] if len(args) == 2 and isinstance(args[1], tuple | list) else args[1:]
+        if isinstance(first, Tensor):
+            if self.counts.get(id(first), (None, None))[1] != self.noted[id(rows)].chosen:
+                return None
+        elif first != -1 or math.prod(rest) != math.prod(rows.shape[1:]):
+            return None
+        return None if kwargs else rows.reshape((rows.shape[0], *rest))
 
     def _along_rows(self, rows: Tensor, args: Any) -> bool:
         """Whether places behind the rows are looked up, of each row its own."""
@@ -214,7 +240,7 @@ class MaskedRows(TorchFunctionMode):
 
     def _by_row(self, rows: Tensor, name: str, args: Any, kwargs: Any) -> bool:
         others = pytree.tree_leaves((args[1:], kwargs))
-        if rows.ndim < 2 or any(self._of(x) is not None for x in others):
+        if rows.ndim < 2 or len(args) < 2 or any(self._of(x) is not None for x in others):
             return False
         if name in _PRODUCTS:
             return args[1].ndim <= 2
@@ -224,14 +250,16 @@ class MaskedRows(TorchFunctionMode):
         """`x[places]` of rows of places; None where it is another call."""
         index = args[1] if name == "__getitem__" else args[2] if name == "index_select" and args[1] == 0 else None
         places = index if isinstance(index, tuple) else (index,)
-        if not all(self._of(i) is not None and i.ndim == 1 and not i.is_floating_point() for i in places):
+        if not all(self._of(i) is not None and i.ndim == 1 and i.dtype in _WHOLE for i in places):
             return None
-        filled = tuple(self._filled(self.noted[id(i)]) for i in places)
+        filled = tuple(self._filled(self.noted[id(i)], 0) for i in places)
         return func(args[0], filled) if name == "__getitem__" else func(args[0], 0, filled[0])
 
-    def _filled(self, x: _Rows) -> Tensor:
-        """With numbers that any function takes where rows do not count."""
-        neutral = _NEUTRAL if x.rows.is_floating_point() else 0
+    def _filled(self, x: _Rows, whole: int = 1) -> Tensor:
+        """With numbers that any function takes where rows do not count; `whole` in place of whole numbers."""
+        if x.rows.dtype is torch.bool:
+            return x.rows & x.counting(x.rows)
+        neutral = _NEUTRAL if x.rows.is_floating_point() else whole
         return torch.where(x.counting(x.rows), x.rows, neutral)
 
     def _all_beside(self, name: str, operands: Any) -> Any:
@@ -255,13 +283,18 @@ class MaskedRows(TorchFunctionMode):
 
     def _total(self, name: str, x: _Rows, dims: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
         rows = x.rows if dtype is None else x.rows.to(dtype)
-        total = torch.where(x.counting(rows), rows, 0).sum(dims)
-        return total if name == "sum" else total / (x.mask.sum() * math.prod(rows.shape[d] for d in dims if d))
+        narrow = rows.dtype in (torch.bfloat16, torch.float16)
+        total = torch.where(x.counting(rows), rows, 0).sum(dims, dtype=torch.float32 if narrow else None)
+        if name == "mean":
+            total = total / (x.mask.sum() * math.prod(rows.shape[d] for d in dims if d))
+        return total.to(rows.dtype) if narrow else total
 
     def _loss(self, func: Callable[..., Any], args: Any, kwargs: Any, like: _Rows) -> Tensor:
+        kwargs = {k: v for k, v in kwargs.items() if v is not None}
         reduction = kwargs.get("reduction", "mean")
-        if reduction not in ("none", "mean", "sum") or len(args) > 2:
-            raise self._refused(func.__name__, "name its options, and its reduction: none, mean or sum")
+        known = _OPTIONS | ({"weight"} if func.__name__.startswith("binary") else set())
+        if reduction not in ("none", "mean", "sum") or len(args) != 2 or kwargs.keys() - known:
+            raise self._refused(func.__name__, f"name its options, of which {', '.join(sorted(known))} are known here")
         a, b, named = self._all_beside(func.__name__, (*args, dict(kwargs)))
         found = self._note(func(a, b, **{**named, "reduction": "none"}), like)
         return found if reduction == "none" else self._total(reduction, self.noted[id(found)], tuple(range(found.ndim)))
@@ -269,14 +302,17 @@ class MaskedRows(TorchFunctionMode):
     def _cross_entropy(self, func: Callable[..., Any], args: Any, kwargs: Any, like: _Rows) -> Tensor:
         """Rows that do not count have the label that is ignored."""
         named = dict(zip(("input", "target", "weight", "size_average", "ignore_index"), args, strict=False)) | kwargs
+        named = {k: v for k, v in named.items() if v is not None}
         scores, labels, reduction = named.pop("input"), named.pop("target"), named.get("reduction", "mean")
-        rows = self._of(labels)
-        if labels.is_floating_point() or rows is None or labels.ndim != 1:
-            if named.get("weight") is not None or named.get("label_smoothing") or rows is None:
-                raise self._refused(func.__name__, "its targets are shares, or are chosen otherwise")
+        rows, of = self._of(labels), self._of(scores)
+        if rows is None or of is None or scores.ndim != 2 or named.keys() - _OF_CLASSES:
+            raise self._refused(func.__name__, "expected rows of scores and their labels, and no option of old")
+        if labels.is_floating_point():
+            if named.get("weight") is not None or named.get("label_smoothing"):
+                raise self._refused(func.__name__, "its targets are shares, with weights or smoothed")
             return self._shares(func, scores, labels, reduction, like)
         ignored = named.get("ignore_index", -100)
-        found = func(scores, torch.where(rows.mask, labels, ignored), **named)
+        found = func(self._filled(of), torch.where(rows.mask, labels, ignored), **named)
         return self._note(found, like) if reduction == "none" else found
 
     def _shares(self, func: Callable[..., Any], scores: Tensor, shares: Tensor, reduction: str, like: _Rows) -> Tensor:
@@ -294,22 +330,14 @@ class MaskedRows(TorchFunctionMode):
             raise self._refused("__setitem__", "rows may be written where their mask holds, whole")
         own = self._of(value)
         assert own is not None
-        x.copy_(torch.where(like.mask.view(*first.shape, *(1,) * (x.ndim - first.ndim)), own.rows.view(x.shape), x))
+        rows = own.rows.expand(-1, *x.shape[first.ndim :]) if own.rows.ndim == x.ndim - first.ndim + 1 else None
+        if rows is None:
+            raise self._refused("__setitem__", "the rows have other dimensions than those that are written")
+        x.copy_(torch.where(like.mask.view(*first.shape, *(1,) * (x.ndim - first.ndim)), rows.reshape(x.shape), x))
 
 
 def _is_mask(i: Any) -> bool:
     return isinstance(i, Tensor) and i.dtype is torch.bool and i.ndim > 0
-
-
-def _viewed(rows: Tensor, name: str, args: Any, kwargs: Any) -> Tensor | None:
-    """In another shape behind the rows; None where that is not said."""
-    if name == "flatten":
-        first = args[1] if len(args) > 1 else kwargs.get("start_dim", 0)
-        return rows.flatten(first) if first % rows.ndim or math.prod(rows.shape[1:]) == 1 else None
-    first, *rest = args[1] if len(args) == 2 and isinstance(args[1], tuple | list) else args[1:]
-    if kwargs or not (isinstance(first, Tensor) or (first == -1 and math.prod(rest) == math.prod(rows.shape[1:]))):
-        return None
-    return rows.reshape((rows.shape[0], *rest))
 
 
 def _behind(rows: Tensor, args: Any, kwargs: Any, place: int) -> bool:
@@ -333,8 +361,5 @@ def _added_up(rows: Tensor, args: Any, kwargs: Any) -> tuple[int, ...] | None:
 def _keeps_rows(index: Any) -> bool:
     """Whether an index is of the dimensions behind the rows."""
     places = index if isinstance(index, tuple) else (index,)
-    return (
-        len(places) > 1
-        and (places[0] == slice(None) if isinstance(places[0], slice) else places[0] is ...)
-        and all(i is None or isinstance(i, slice | int) for i in places[1:])
-    )
+    whole = isinstance(places[0], slice) and places[0] == slice(None)
+    return whole and all(i is None or isinstance(i, slice | int) for i in places[1:])
