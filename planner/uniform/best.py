@@ -36,7 +36,7 @@ _Groups = Mapping[int, Sequence[Configuration]]  # by samples of a micro-batch
 _PROMISING: Final = 100  # that are simulated where there is no time for more
 _ALL_KINDS: Final = 16  # of these, whose kinds may be the same
 _LAID_OUT: Final = 16  # of these, until one fits
-_TRIES: Final = 3  # at a first configuration that fits
+_TRIES: Final = 6  # at a first configuration that fits
 
 
 def best_of(
@@ -112,14 +112,20 @@ class _Search:
         return replace(found, at_once_s=self._seconds_at_once()) if self.best or not self._open else found
 
     def _first(self, every: Sequence[Configuration]) -> Scored | None:
-        """Some configuration that fits."""
-        for c in itertools.islice(likely(every, self.space, self.profile, self.sample.elements, self.limit), _TRIES):
+        """Some configuration that fits.  Where one holds too much, those are next that divide the model further."""
+        tried = divided = 0
+        for c in likely(every, self.space, self.profile, self.sample.elements, self.limit):
+            if c.pp * c.tp <= divided:
+                continue
+            if (tried := tried + 1) > _TRIES:
+                break
             try:
                 prediction = predict(self.sample.workload(c), c, self.profile)
             except (UsageError, InputError):
                 continue
             if self.limit is None or round(prediction.allocated_bytes) <= self.limit:
                 return Scored(c, prediction)
+            divided = c.pp * c.tp
         return None
 
     def _promising(self, first: Scored | None) -> Scored | None:

@@ -34,8 +34,9 @@ from planner.requests.uniform import _PROVEN, Uniforms
 from planner.search.control import Control
 from planner.uniform import Sample, Scored, Space, best_of, prove
 from planner.uniform.bounding import Bounds, step_of
+from planner.uniform.first import likely
 from planner.uniform.least import Held, Passed
-from planner.uniform.space import _RUN, every
+from planner.uniform.space import _RUN, configurations, every
 
 A100 = load_profile("a100-80")
 SIZES = {
@@ -400,6 +401,21 @@ def test_a_search_that_is_stopped_has_a_configuration_that_fits() -> None:
     assert stopped.at_once_s == 0, "operators are searched as well"
     assert found.prediction == predict(sample.workload(found.configuration), found.configuration, A100)
     assert found.prediction.allocated_bytes <= limit
+
+
+def test_a_first_plan_divides_the_model_further_where_others_hold_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four ways to divide a model by four none may fit, as of exporters' graphs of 405 billion parameters."""
+    sample = Sample(graph("gpt", 16), A100)
+    space = Space(16, 16, sample.layers)
+    ways = list(likely(configurations(space, A100), space, A100, sample.elements, None))
+    tries = [*[c for c in ways if c.pp * c.tp <= 2], *[c for c in ways if c.pp * c.tp == 4][:1]]
+    held = [p.allocated_bytes for c in tries if (p := simulated(sample, c)) is not None]
+    assert len(held) == len(tries) == 4
+    assert held[-1] < min(held[:-1])
+    monkeypatch.setattr("planner.uniform.best.likely", lambda *_: iter(tries))
+    begun: list[Scored] = []
+    best_of(Sample(graph("gpt", 16), A100), space, round(held[-1]), stopped=lambda: True, first=begun.append)
+    assert [f.configuration for f in begun] == tries[-1:]
 
 
 def test_nothing_fits_where_nothing_can() -> None:
