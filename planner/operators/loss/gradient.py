@@ -71,7 +71,8 @@ def _factor(c: Call, labels: Array, weights: Array | None) -> Array:
     each = label_weights(states_ignored(c.op, c.inputs), labels, weights, c.x.dtype)
     reduction = string(c.attr("reduction"), "mean")
     if reduction == "mean":
-        return np.asarray(each * (c.dy / each.sum()))
+        total = each.sum()  # of no label the mean is no number, and has no gradient
+        return np.asarray(each * (c.dy / total)) if total else np.zeros_like(each)
     return np.asarray(each * c.dy)
 
 
