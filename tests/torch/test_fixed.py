@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def _written(x: Tensor, sizes: Tensor) -> Tensor:
     limits[1:] = sizes.cumsum(0)
     limits[-1] -= 1
     limits += 1
-    return torch.stack([x[a - 1 : b - 1].sum(0) for a, b in zip(limits[:-1].tolist(), limits[1:].tolist())])  # noqa: B905
+    return torch.stack([x[a - 1 : b - 1].sum(0) for a, b in pairwise(limits.tolist())])
 
 
 def _found(x: Tensor, sizes: Tensor) -> Tensor:

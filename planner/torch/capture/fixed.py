@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from planner.torch.capture.followed import version_of
+
 __all__ = ["FixedValues"]
 
 _MOST_ELEMENTS: Final = 1 << 20  # of what is computed beside the program
@@ -124,7 +126,7 @@ class FixedValues(TorchFunctionMode):
     def _is_known(self, x: Tensor) -> bool:
         if id(x) not in self.known:
             return _has_numbers(x)
-        return self.known[id(x)].version == x._version  # else it was written, by what is not followed here
+        return self.known[id(x)].version == version_of(x)  # else it was written, by what is not followed here
 
     def _writes_elsewhere(self, name: str, args: Any, kwargs: Any) -> bool:
         """Whether a call writes where it is not followed: into tensors of the module itself, several at once, or the
@@ -150,7 +152,7 @@ class FixedValues(TorchFunctionMode):
 
     def _know(self, seen: Any, numbers: Any) -> None:
         if isinstance(seen, Tensor) and isinstance(numbers, Tensor) and seen.shape == numbers.shape:
-            self.known[id(seen)] = _Known(seen, numbers, seen._version)
+            self.known[id(seen)] = _Known(seen, numbers, version_of(seen))
 
     def _computed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         arguments, keywords = pytree.tree_map(self._numbers, (tuple(args), dict(kwargs)))
@@ -178,7 +180,7 @@ class FixedValues(TorchFunctionMode):
             memory = self._numbers(args[0]).untyped_storage()._cdata
             for of in self.known.values():
                 if of.numbers.untyped_storage()._cdata == memory:
-                    of.version = of.seen._version
+                    of.version = version_of(of.seen)
         if name != "__setitem__":
             for x, n in zip(seen, pytree.tree_leaves(computed), strict=True):
                 self._know(x, n)

@@ -20,7 +20,7 @@ from planner.errors import InputError
 from planner.torch.capture.places import place_of_frames
 from planner.torch.capture.unchecked import without_checks
 
-__all__ = ["DetachUnfollowed"]
+__all__ = ["DetachUnfollowed", "version_of"]
 
 _HOOKS = (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook)
 _DETACHES_IN_PLACE = (Tensor.detach_, detach_)
@@ -52,12 +52,12 @@ class DetachUnfollowed(TorchFunctionMode):
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
         given = _tensors((args, kwargs))
-        before = [(_version(x), x.requires_grad) for x in given]
+        before = [(version_of(x), x.requires_grad) for x in given]
         found = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         together = name.startswith("_foreach_") and name.endswith("_")  # which count no version of fake tensors
         for x, (version, followed) in zip(given, before, strict=True):
-            if (together or _version(x) != version) and not followed and _place(x) in self.memory:
+            if (together or version_of(x) != version) and not followed and _place(x) in self.memory:
                 raise self._refused(
                     "numbers are written into the memory of a tensor that has a gradient, which does not change with "
                     "them, under torch.no_grad() or behind detach()",
@@ -83,7 +83,7 @@ def _detached(x: Any) -> Any:
     return x.detach() if isinstance(x, Tensor) and x.requires_grad else x
 
 
-def _version(x: Tensor) -> int:
+def version_of(x: Tensor) -> int:
     """How often its memory was written; tensors of inference mode, which no gradient comes to, do not count that."""
     return 0 if x.is_inference() else x._version
 

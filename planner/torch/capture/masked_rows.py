@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from planner.errors import InputError
+from planner.torch.capture.followed import version_of
 from planner.torch.capture.places import place_of_frames
 
 __all__ = ["MaskedRows"]
@@ -149,7 +150,7 @@ class MaskedRows(TorchFunctionMode):
     def _named(self, x: Tensor) -> tuple[int, int]:
         """Of masks that were made alike, the first, and how often a mask was written into."""
         self.held.append(x)  # so that no other takes its place
-        version = 0 if x.is_inference() else x._version
+        version = version_of(x)
         if version or id(x) not in self.same:
             return id(x), version
         return id(self.same[id(x)][1]), 0
