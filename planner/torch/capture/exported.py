@@ -12,6 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from planner.errors import InputError
+from planner.torch.capture.checks import checks_left_out
 from planner.torch.capture.fixed import FixedValues
 from planner.torch.capture.followed import DetachUnfollowed
 from planner.torch.capture.masked_rows import MaskedRows
@@ -45,16 +47,17 @@ _OF_VALUES = ("data-dependent", "datadependent", "dynamiccontrolflow", "control 
 class _Step(nn.Module):
     """The module and its loss as one: what is exported."""
 
-    def __init__(self, module: nn.Module, loss: Loss | None, fixed: Mapping[int, Tensor]) -> None:
+    def __init__(self, module: nn.Module, loss: Loss | None, fixed: Mapping[int, Tensor], unchecked: list[str]) -> None:
         super().__init__()
         self.module, self.loss, self.fixed = module, loss, dict(fixed)
+        self.checks = partial(checks_left_out, unchecked)  # torch.export gives a module other lists than it had
 
     def forward(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...]) -> Any:
         name = type(self.module).__name__
         leaves = pytree.tree_leaves((inputs, kwargs, targets))
         fixed = FixedValues((leaves[i], numbers) for i, numbers in self.fixed.items())
         known = fixed if self.fixed else nullcontext()
-        with compare_own_gradients(name), DetachUnfollowed(name), MaskedRows(name) as masked, known:
+        with compare_own_gradients(name), DetachUnfollowed(name), MaskedRows(name) as masked, self.checks(), known:
             with _written_buffers(self.module):
                 found = self.module(*inputs, **kwargs)
             result = loss_of(found) if self.loss is None else self.loss(found, *targets)
@@ -118,7 +121,8 @@ def exported_step(
 
     InputError where torch.export cannot follow the module.
     """
-    step = _Step(module, loss, fixed)
+    unchecked: list[str] = []
+    step = _Step(module, loss, fixed, unchecked)
     step.training = module.training
     given = _apart((tuple(inputs), dict(kwargs), tuple(targets)))
     with (
@@ -128,7 +132,7 @@ def exported_step(
         try:
             with redirect_stderr(io.StringIO()):  # where it prints half a graph when it fails
                 program = torch.export.export(step, taken, dynamic_shapes=dynamic_shapes, strict=False)
-            return program if whole else program.run_decompositions(_decompositions())
+            found = program if whole else program.run_decompositions(_decompositions())
         except InputError:
             raise
         except Exception as error:  # whatever the module's own code raises
@@ -136,6 +140,13 @@ def exported_step(
             raise InputError(
                 f"{type(module).__name__}: torch.export cannot follow it: {_first_lines(error)}{place}{_advice(error)}"
             ) from error
+    if unchecked:
+        warnings.warn(
+            f"{type(module).__name__}: the planned step leaves out checks of values, and does not raise where they "
+            f"fail: {', '.join(unchecked)}",
+            stacklevel=2,
+        )
+    return found
 
 
 def _apart(given: Any) -> Any:
