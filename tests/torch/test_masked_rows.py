@@ -55,6 +55,15 @@ def _by_places(layer: nn.Module, x: Tensor, labels: Tensor, mask: Tensor, some: 
     return F.cross_entropy(layer(x).view(-1, 4)[at], labels.view(-1).index_select(0, at))
 
 
+def _last_of_each_sample(layer: nn.Module, x: Tensor, labels: Tensor, mask: Tensor, some: Tensor) -> Tensor:
+    """As Hugging Face's classifiers read what stands at the end of a sequence; two places count of each."""
+    place = torch.arange(6)
+    ends = (place == labels[:, :1]) | (place == 5)
+    chosen = layer(x)[ends, :]
+    rows = chosen.view(x.size(0), -1, x.size(-1))
+    return F.cross_entropy(rows[:, -1, :], labels[:, 0]) + (chosen.reshape(8, -1, 4)[:, 0] ** 2).sum()
+
+
 def _row_written(h: Tensor, mask: Tensor) -> Tensor:
     h = h * 1
     h[mask] = h[mask].sum(-1, keepdim=True)
@@ -82,6 +91,7 @@ STEPS: dict[str, Function] = {
     "means of columns": lambda f, x, y, m, s: (f(x)[m].mean(0) * f(x)[m].sum(dim=0)).sum(),
     "beside as many rows as count": lambda f, x, y, m, s: ((f(x)[m] - s) * torch.linspace(0, 1, 4)).abs().sum(),
     "places": _by_places,
+    "the last of each sample": _last_of_each_sample,
     "their number": lambda f, x, y, m, s: (f(x)[m] ** 2).sum() / f(x)[m].shape[0] + f(x)[m].sum() / x[m].numel(),
     "views of as many": lambda f, x, y, m, s: (f(x)[m].view(x[m].size(0), 2, -1).sum(1) * s[:, 2:]).sum(),
     "places of two dimensions": lambda f, x, y, m, s: (f(x)[torch.where(m)] ** 2).sum(),
@@ -140,6 +150,15 @@ def _of_a_mask_that_is_written(layer: nn.Module, x: Tensor, labels: Tensor, mask
 
 _NOT_BY_ROW = "none that computes each row by itself"
 REFUSED: dict[str, tuple[Function, str]] = {
+    "the middle of each sample": (
+        lambda f, x, y, m, s: f(x)[m].view(8, -1, 4)[:, 1].sum(),
+        r"__getitem__ of rows.*: sorted by samples, the last or the first may be taken",
+    ),
+    "the sum of each sample": (
+        lambda f, x, y, m, s: f(x)[m].view(8, -1, 4).sum(1).sum(),
+        r"sum of rows.*: sorted by samples, the last or the first may be taken",
+    ),
+    "all by sample": (lambda f, x, y, m, s: f(x)[m].view(8, -1, 4), "the result"),
     "two masks": (
         lambda f, x, y, m, s: (f(x)[m] * x[y != 2]).sum(),
         r"\(.*test_masked_rows.py:\d+\): they are chosen by two masks; compute the mask once",

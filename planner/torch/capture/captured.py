@@ -31,7 +31,6 @@ __all__ = ["NoTranslationError", "capture"]
 _STEP = "module."
 _OF_MEMORY = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "copy"})
 _OF_TYPE = _OF_MEMORY | {"dtype"}
-_SKIPPED = frozenset({"_assert_tensor_metadata.default", "_assert_async.msg", "_assert_scalar.default"})
 
 
 class NoTranslationError(InputError):
@@ -169,9 +168,7 @@ class _Walk:
         found = node.meta.get("val")
         results = tuple(r for r in (found if isinstance(found, tuple | list) else (found,)) if isinstance(r, Tensor))
         name = str(node.target).removeprefix("aten.")
-        if name in _SKIPPED or (not results and not node.users):
-            return
-        if not results:  # a number, which a check reads (`assert lengths.max().item() <= n`), or what is refused below
+        if not results:  # a number, of which nothing may be made
             self.values[node] = None
             return
         unwritten = next((n for n in node.all_input_nodes if self.values[n] is None), None)

@@ -8,6 +8,7 @@ which say more about layouts than what they are made of; those that no translato
 from __future__ import annotations
 
 import io
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,7 +133,7 @@ def exported_step(
         try:
             with redirect_stderr(io.StringIO()):  # where it prints half a graph when it fails
                 program = torch.export.export(step, taken, dynamic_shapes=dynamic_shapes, strict=False)
-            found = program if whole else program.run_decompositions(_decompositions())
+            found = program if whole else _functional(program)
         except InputError:
             raise
         except Exception as error:  # whatever the module's own code raises
@@ -146,6 +147,14 @@ def exported_step(
             f"fail: {', '.join(unchecked)}",
             stacklevel=2,
         )
+    return found
+
+
+def _functional(program: ExportedProgram) -> ExportedProgram:
+    """Without operators that write into their operands, that no translator knows, or whose results nothing reads but
+    checks (`assert lengths.max().item() <= n`)."""
+    found = program.run_decompositions(_decompositions())
+    found.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
     return found
 
 
@@ -188,8 +197,10 @@ def _grouped_experts(module: nn.Module) -> Iterator[None]:
 
 
 def _first_lines(error: Exception) -> str:
+    """What an error says, without what torch adds for those who write operators."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: " + " ".join(lines[:3])[:600]
+    said = re.split(r"\s+(?:\(unhinted:|Caused by:)", " ".join(lines[:3]))[0]
+    return f"{type(error).__name__}: {said[:600]}"
 
 
 def _advice(error: Exception) -> str:

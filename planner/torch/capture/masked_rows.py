@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from planner.errors import InputError
 from planner.torch.capture.followed import version_of
 from planner.torch.capture.places import place_of_frames
+from planner.torch.capture.rows_by_sample import RowsBySample
 
 __all__ = ["MaskedRows"]
 
@@ -59,6 +60,7 @@ _MAKES_MASKS: Final = frozenset({
     "lt", "ne", "reshape", "view", "__and__", "__eq__", "__ge__", "__getitem__", "__gt__", "__invert__", "__le__",
     "__lt__", "__ne__", "__or__",
 })  # fmt: skip
+_VIEWS: Final = frozenset({"reshape", "view"})
 _TOTALS: Final = frozenset({"mean", "sum"})
 _SAID: Final = frozenset({"dim", "is_complex", "is_floating_point"})
 _ATTRIBUTES: Final = frozenset({"device", "dtype", "is_cpu", "is_cuda", "is_sparse", "layout", "ndim", "requires_grad"})
@@ -67,11 +69,13 @@ _NEUTRAL: Final = 0.5  # in rows that do not count: what has a logarithm, a root
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """All `rows`, of which those count where `mask` holds; `chosen` names the mask that chose them."""
+    """All `rows`, of which those count where `mask` holds; `chosen` names the mask that chose them, which had a
+    `shape`."""
 
     rows: Tensor
     mask: Tensor
     chosen: tuple[int, int]
+    shape: tuple[int, ...]
 
     def counting(self, rows: Tensor) -> Tensor:
         """The mask beside other rows."""
@@ -85,6 +89,7 @@ class MaskedRows(TorchFunctionMode):
         super().__init__()
         self.name = name
         self.noted: dict[int, _Rows] = {}
+        self.by_sample = RowsBySample()
         self.made: dict[Any, tuple[Tensor, Any]] = {}  # a mask, and what it is made of, by how it was made
         self.same: dict[int, tuple[Tensor, Tensor]] = {}  # a mask, and the first that was made like it
         self.held: list[Tensor] = []
@@ -93,7 +98,12 @@ class MaskedRows(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        noted = [n for x in pytree.tree_leaves((args, kwargs)) if (n := self._of(x)) is not None]
+        leaves = pytree.tree_leaves((args, kwargs))
+        if self.by_sample.among(leaves):
+            if (found := self.by_sample.taken(name, *args)) is None:
+                raise self._refused(name, "sorted by samples, the last or the first may be taken, [:, -1] or [:, 0]")
+            return found
+        noted = [n for x in leaves if (n := self._of(x)) is not None]
         if not noted:
             return self._chosen(func, name, args, kwargs)
         if len({n.chosen for n in noted}) > 1:
@@ -102,7 +112,8 @@ class MaskedRows(TorchFunctionMode):
 
     def check(self, result: Any) -> None:
         """InputError where the result of a step is rows, and not what was made of those that count."""
-        if any(self._of(x) is not None for x in pytree.tree_leaves(result)):
+        leaves = pytree.tree_leaves(result)
+        if self.by_sample.among(leaves) or any(self._of(x) is not None for x in leaves):
             raise self._refused("the result", "add them up to a loss")
 
     def _of(self, x: Any) -> _Rows | None:
@@ -110,7 +121,7 @@ class MaskedRows(TorchFunctionMode):
         return found if found is not None and found.rows is x else None
 
     def _note(self, rows: Tensor, like: _Rows) -> Tensor:
-        self.noted[id(rows)] = _Rows(rows, like.mask, like.chosen)
+        self.noted[id(rows)] = _Rows(rows, like.mask, like.chosen, like.shape)
         return rows
 
     def _refused(self, name: str, why: str) -> InputError:
@@ -144,7 +155,7 @@ class MaskedRows(TorchFunctionMode):
     def _rows_of(self, x: Tensor, mask: Tensor) -> Tensor:
         """All rows, as they are now, whatever is written into the tensor that they were chosen from."""
         rows = x.clone()
-        self.noted[id(rows)] = _Rows(rows, mask.flatten().clone(), self._named(mask))
+        self.noted[id(rows)] = _Rows(rows, mask.flatten().clone(), self._named(mask), tuple(mask.shape))
         return rows
 
     def _named(self, x: Tensor) -> tuple[int, int]:
@@ -186,6 +197,10 @@ class MaskedRows(TorchFunctionMode):
             return self._loss(func, args, kwargs, like)
         if name in _TOTALS and first is not None and (dims := _added_up(first.rows, args, kwargs)) is not None:
             return self._total(name, first, dims, kwargs.get("dtype"))
+        if name in _VIEWS and first is not None:
+            found = self.by_sample.sorted(first.rows, first.mask.view(first.shape), args[1:])
+            if found is not None:
+                return found
         if name == "embedding" and first is not None:
             return self._note(func(self._filled(first, 0), *args[1:], **kwargs), like)
         if name in _BY_ELEMENT:
@@ -197,7 +212,7 @@ class MaskedRows(TorchFunctionMode):
             return self._note(func(*args, **kwargs), like)
         if first is None:
             found = self._looked_up(func, name, args)
-        elif name in ("reshape", "view", "flatten"):
+        elif name in ("flatten", *_VIEWS):
             found = self._viewed(first.rows, name, args, kwargs)
         elif name in _ALONG and _behind(first.rows, args, kwargs, _ALONG[name]):
             found = func(self._filled(first), *args[1:], **kwargs)
