@@ -18,6 +18,7 @@ from planner.torch.capture import Capture, capture  # noqa: E402
 from planner.torch.capture.writer import as_array  # noqa: E402
 from planner.torch.planning import plan  # noqa: E402
 from planner.verify.reference import gradients, run_ops  # noqa: E402
+from tests.torch.kernels import by_kernels  # noqa: E402
 from tests.torch.models import CASES, HUGGING_FACE, OWN, Case  # noqa: E402
 from tests.torch.training import made, step_loss, worst  # noqa: E402
 
@@ -198,6 +199,34 @@ def test_integers_and_types_meet_as_torch_promotes_them() -> None:
     values |= {k: v.numpy() for k, v in found.constants.items()}
     whole = run_ops(graph, {k: v for k, v in values.items() if k in graph.tensors})
     np.testing.assert_allclose(whole[graph.outputs[0]], Mixed()(x, n).numpy(), rtol=1e-6)
+
+
+def test_what_is_written_in_place_is_read_and_what_is_converted_already_stays() -> None:
+    class Shifted(nn.Module):
+        """As decoders shift their labels, and routers compute in another type."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.router = nn.Embedding(8, 4), nn.Linear(4, 8)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            shifted = ids.new_zeros(ids.shape)
+            shifted[:, 1:] = ids[:, :-1].clone()
+            shifted[:, 0] = 5
+            shifted.masked_fill_(shifted == 3, 0)
+            self.router = self.router.to(torch.float32)
+            return nn.functional.cross_entropy(self.router(self.embedding(shifted)).flatten(0, 1), ids.flatten())
+
+    module, ids = Shifted(), torch.randint(0, 8, (4, 6), generator=torch.Generator().manual_seed(0))
+    weights = {name: p.detach().clone() for name, p in module.named_parameters()}
+    truth = module(ids)
+    truth.backward()
+    loss, found = by_kernels(module, ids)
+    np.testing.assert_allclose(loss, truth.detach().numpy(), rtol=1e-6)
+    for name, p in module.named_parameters():
+        assert torch.equal(p, weights[name])
+        assert p.grad is not None
+        np.testing.assert_allclose(found[name], p.grad.numpy(), rtol=1e-5, atol=1e-7)
 
 
 def test_an_argument_of_the_module_that_is_given_as_an_option_is_said_to_be_one_before_capture() -> None:

@@ -127,7 +127,8 @@ def exported_step(
     step.training = module.training
     given = _apart((tuple(inputs), dict(kwargs), tuple(targets)))
     with (
-        warnings.catch_warnings(), torch.enable_grad(), _grouped_experts(module), stood_in(module, given) as taken,
+        warnings.catch_warnings(), torch.enable_grad(), _grouped_experts(module), _converted_before(),
+        stood_in(module, given) as taken,
     ):  # fmt: skip
         warnings.simplefilter("ignore")
         try:
@@ -194,6 +195,25 @@ def _grouped_experts(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         choose(given)
+
+
+@contextmanager
+def _converted_before() -> Iterator[None]:
+    """`self.router.to(x.dtype)` in a module's call, for which torch would exchange parameters, changes nothing where
+    they have that type and device."""
+    apply = nn.Module._apply
+
+    def applied(self: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        held = [*self.parameters(recurse), *self.buffers(recurse)]
+        with torch.no_grad():
+            same = all((n.dtype, n.device) == (t.dtype, t.device) for t in held for n in (fn(t),))
+        return self if same else apply(self, fn, recurse)
+
+    setattr(nn.Module, "_apply", applied)  # noqa: B010  a method, for a while
+    try:
+        yield
+    finally:
+        setattr(nn.Module, "_apply", apply)  # noqa: B010
 
 
 def _first_lines(error: Exception) -> str:
