@@ -175,6 +175,21 @@ def test_batch_merged_with_channels_is_told_apart():
     assert (g.tensors["m"].shape, g.tensors["y"].shape) == ((18, 5), (6, 3, 5))
 
 
+@pytest.mark.parametrize("batch", [1, 2, 6])
+def test_positions_that_are_repeated_for_the_batch_become_those_of_any_other(batch):
+    # A batch of one beside four positions would pass for one that is repeated, until the mask comes.
+    nodes = [
+        node("Expand", "places as_many", "p"),
+        node("Gather", "table.weight p", "e"),
+        node("Add", "x e", "h"),
+        node("Attention", "h h h mask", "y", q_num_heads=1, kv_num_heads=1),
+    ]
+    constants = [constant("places", [[0, 1, 2]]), constant("as_many", [4, 3]), external("table.weight", [3, 5])]
+    inputs = [value("x", [4, 3, 5]), value("mask", [4, 1, 3, 3])]
+    g = imported(nodes, inputs, ["y"], constants, batch=batch, opset=23)
+    assert [g.tensors[t].shape for t in ("p", "h", "y")] == [(batch, 3), (batch, 3, 5), (batch, 3, 5)]
+
+
 def test_a_constant_that_stops_it_is_named():
     nodes = [node("Add", "x table", "y")]
     table = constant("table", [[3, 1, 4], [1, 5, 9]])

@@ -297,6 +297,13 @@ class Carrier:
         self.tensors[name] = Tensor(name, value.shape, dtype, Role.CONSTANT, value.astype(dtype))
         return name
 
+    def _as_demanded(self, o: str, shape: Shape) -> Shape:
+        """A result whose dimension becomes one: beside what has its old size still, it would be taken for repeated."""
+        expected = self.factors.get(o)
+        if expected is None or len(expected) != len(shape):
+            return shape
+        return tuple(1 if join(f) == 1 else n for f, n in zip(expected, shape, strict=True))
+
     def _clone(self, t: str, value: np.ndarray[Any, Any]) -> str:
         """A name of its own for the constant's new value; operators that shared it still do."""
         key = (t, value.shape, value.tobytes())
@@ -333,6 +340,8 @@ class Carrier:
                         or f"{op.type} '{op.name}' stops the new size: "
                         f"the shape of its result '{o}' cannot be inferred."
                     )
+            if shape is not None and not self.settled:
+                shape = self._as_demanded(o, shape)
             self.tensors[o] = replace(self.old[o], shape=shape)
             if shape is not None and old is not None and len(shape) == len(old):
                 self._keep_factors(op, o, old, shape)

@@ -54,7 +54,8 @@ def _gather(w: Writer, x: Value, dim: int, index: Value, sparse_grad: bool = Fal
 
 @aten("index.Tensor")
 def _index(w: Writer, x: Value, indices: Sequence[Value | None]) -> Value:
-    """Indices of one dimension are a Gather; those of several a GatherND, in front of which these come first."""
+    """Indices of one dimension are a Gather; those of several a GatherND, in front of which these come first; those
+    that count are no indices."""
     given = [d for d, i in enumerate(indices) if i is not None]
     if any(i is not None and i.dtype == torch.bool for i in indices):
         raise InputError(
@@ -65,15 +66,43 @@ def _index(w: Writer, x: Value, indices: Sequence[Value | None]) -> Value:
         index = indices[given[0]]
         assert index is not None
         return _select(w, x, given[0], index)
-    order, shape = leading(x.rank, given), torch.broadcast_shapes(*(i.shape for i in indices if i is not None))
+    shape = torch.broadcast_shapes(*(i.shape for i in indices if i is not None))
+    turn, each = restored(given, len(shape), x.rank), _counted(x, indices, shape)
+    order = leading(x.rank, [*sorted(each, key=each.__getitem__), *(d for d in given if d not in each)])
     if order != sorted(order):
         x = w.op("Transpose", x, shape=[x.shape[d] for d in order], perm=order)
-    at = addresses(w, [i for i in indices if i is not None], shape)
-    found = w.op("GatherND", x, at, shape=(*shape, *x.shape[len(given) :]), dtype=x.dtype)
-    turn = restored(given, len(shape), x.rank)
+    rest, result = [i for d in order if d < len(indices) and d not in each and (i := indices[d])], x.shape[len(given) :]
+    if not rest:
+        ones = [a for a in range(len(shape)) if a not in each.values()]
+        found = w.op("Unsqueeze", x, w.integers(ones), shape=(*shape, *result)) if ones else x
+    else:
+        at = addresses(w, rest, shape)
+        found = w.op("GatherND", x, at, shape=(*shape, *result), dtype=x.dtype, batch_dims=len(each))
     if turn == sorted(turn):
         return found
     return w.op("Transpose", found, shape=[found.shape[d] for d in turn], perm=turn)
+
+
+def _counted(x: Value, indices: Sequence[Value | None], shape: Sequence[int]) -> dict[int, int]:
+    """Dimensions whose index counts through all of them (`x[torch.arange(len(x)), last]`), each with the dimension of
+    the indices that it becomes: all that are indexed, or as many as come first among both.
+
+    So the graph says that each sample is read by itself, and holds for other batches.
+    """
+    alike: dict[int, int] = {}
+    for d, i in enumerate(indices):
+        if i is None or i.held is None:
+            continue
+        wide = (*(1 for _ in range(len(shape) - i.rank)), *i.shape)
+        along = [a for a, n in enumerate(wide) if n != 1]
+        if len(along) != 1 or along[0] in alike.values() or wide[along[0]] != x.shape[d]:
+            continue
+        if torch.equal(i.whole().flatten().long(), torch.arange(x.shape[d])):
+            alike[d] = along[0]
+    if len(alike) == sum(i is not None for i in indices):
+        return alike
+    first = next(d for d in range(len(indices)) if alike.get(d) != d)
+    return {d: d for d in range(first)}
 
 
 def leading(rank: int, given: Sequence[int]) -> list[int]:
