@@ -12,6 +12,7 @@ from planner.errors import InputError
 from planner.frontends.resized.samples import loss_over_samples
 from planner.ir import Graph
 from planner.runtime.training.data import bounds_of
+from planner.torch.constants import constants_of_samples
 from planner.torch.step import Step
 
 __all__ = ["check_micro_batches", "check_plan"]
@@ -51,8 +52,16 @@ def check_plan(module: nn.Module, capture: Step, graph: Graph, names: Mapping[st
 def check_micro_batches(capture: Step, part: Graph, whole: Graph, micro_batches: int) -> None:
     """Whether a `part` of the `whole` batch computes its part of the loss, as far as sizes show that.
 
-    InputError where indices count rows of the batch; a warning where samples meet each other.
+    InputError where indices count rows of the batch, or known numbers differ from sample to sample; a warning where
+    samples meet each other.
     """
+    unlike = next(constants_of_samples(part, whole, capture.constants), None)
+    if unlike is not None:
+        raise InputError(
+            f"{capture.name}: the constant {unlike} of shape {list(whole.tensors[unlike].shape or ())} has other "
+            f"numbers for each of the {micro_batches} micro-batches that the plan makes of the batch; plan with "
+            "micro_batches=1, or give these numbers with the batch"
+        )
     bounds = bounds_of(whole)
     for name, below in bounds_of(part).items():
         if tuple(np.ravel(below)) != tuple(np.ravel(bounds.get(name, below))):

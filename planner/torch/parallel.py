@@ -35,6 +35,7 @@ from planner.runtime.training.data import bounds_of, ignored_of
 from planner.runtime.workers import Context
 from planner.torch.agreement import check_micro_batches, check_plan
 from planner.torch.capture.writer import as_array
+from planner.torch.constants import part_of
 from planner.torch.delivery import Deliver
 from planner.torch.guards import Kept, check_autocast, check_hooks, check_indices, check_mode, replaced
 from planner.torch.planning import ModulePlan
@@ -184,11 +185,18 @@ class Runner:
 
     def _constants(self) -> Mapping[str, Any]:
         """Known tensors, frozen parameters and buffers, whole."""
-        found: dict[str, Any] = {n: as_array(t) for n, t in self.capture.constants.items()}
+        found: dict[str, Any] = {n: self._constant(n, t) for n, t in self.capture.constants.items()}
         for name, b in (*self.module.named_parameters(), *self.module.named_buffers()):
             if name in self.graph.tensors and name not in self.names:
                 found[name] = as_array(b)
         return found
+
+    def _constant(self, name: str, captured: torch.Tensor) -> Any:
+        """As the graph of a micro-batch has it, where it is smaller than that of the batch."""
+        own = self.graph.tensors.get(name)
+        if own is None or own.shape is None or own.shape == tuple(captured.shape):
+            return as_array(captured)
+        return own.value if own.value is not None else part_of(as_array(captured), own.shape)[0]
 
     # State
 

@@ -76,6 +76,10 @@ def _gather_nd(c: Carrier, op: Op) -> None:
     for k in range(lead):
         c.pass_up(op, o, k, indices, k)
     skip = int(op.attributes.get("batch_dims", 0))
+    for k in range(skip):
+        for t, other in ((data, indices), (indices, data)):
+            if c.after(t)[k] != c.before(t)[k]:
+                c.demand(other, k, c.after(t)[k], op, c.parts(t)[k])
     width = c.before(indices)[-1]
     _follow_components(c, op, data, indices, skip)
     c.factors[o] = (*c.parts(indices)[:-1], *c.parts(data)[skip + width :])

@@ -1,0 +1,84 @@
+"""Known numbers of a step that differ from sample to sample, which no micro-batch can have for those of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from planner.ir import Graph, Op, Role
+from planner.torch.capture.writer import as_array
+
+__all__ = ["constants_of_samples", "part_of"]
+
+_CARRIES: Final = frozenset({"Cast", "Concat", "Expand", "Identity", "Reshape", "Squeeze", "Tile", "Unsqueeze"})
+_ALONG: Final = frozenset({"Gather", "GatherElements", "ScatterElements"})
+_OF_SEVERAL: Final = frozenset({"GatherND", "ScatterND"})
+
+
+def constants_of_samples(part: Graph, whole: Graph, known: Mapping[str, Tensor]) -> Iterator[str]:
+    """Constants of the `whole` batch that have other numbers for each `part` of it, such as weights of samples; `known`
+    are those whose numbers are not in the graph.
+
+    Whole numbers that count on from part to part are the same numbers within each: rows of the batch.  Not so where
+    they look up a dimension that the batch is no part of.
+    """
+    for name, own in part.tensors.items():
+        of_batch = whole.tensors[name].value if name in whole.tensors else None
+        if of_batch is None and name in known:
+            of_batch = as_array(known[name])
+        if of_batch is None or own.shape is None or own.role is not Role.CONSTANT or of_batch.shape == own.shape:
+            continue
+        found, step = part_of(of_batch, own.shape)
+        alike = found is not None and (own.value is None or np.array_equal(own.value, found))
+        if not alike or (step and _looks_up_within_samples(name, part, whole)):
+            yield name
+
+
+def part_of(whole: NDArray[Any], shape: tuple[int, ...]) -> tuple[NDArray[Any] | None, int]:
+    """The numbers of a part of this shape, and by how much they grow from part to part; None where they differ
+    otherwise.  Parts lie one behind the other, or their elements stand side by side."""
+    axes = [d for d, (n, m) in enumerate(zip(whole.shape, shape, strict=False)) if n != m]
+    if len(shape) != whole.ndim or len(axes) != 1 or not shape[axes[0]] or whole.shape[axes[0]] % shape[axes[0]]:
+        return None, 0
+    lines = np.moveaxis(whole, axes[0], -1)
+    n, times = shape[axes[0]], whole.shape[axes[0]] // shape[axes[0]]
+    behind = np.swapaxes(lines.reshape(*lines.shape[:-1], times, n), -1, -2)
+    for parts in (behind, lines.reshape(*lines.shape[:-1], n, times)):
+        first = parts[..., 0]
+        if np.array_equal(np.broadcast_to(first[..., None], parts.shape), parts, equal_nan=parts.dtype.kind in "fc"):
+            return np.moveaxis(first, -1, axes[0]), 0
+    steps = np.diff(behind) if whole.dtype.kind in "iu" else np.empty(0)
+    if not steps.size or not bool((steps == steps.flat[0]).all()):
+        return None, 0
+    return np.moveaxis(behind[..., 0], -1, axes[0]), int(steps.flat[0])
+
+
+def _looks_up_within_samples(name: str, part: Graph, whole: Graph) -> bool:
+    """Whether an operator that reads these places looks them up along dimensions that have one size in both graphs."""
+    pending, seen = [name], {name}
+    while pending:
+        for op, k in part.consumers.get(pending.pop(), ()):
+            if k == 1 and op.type in _ALONG | _OF_SEVERAL:
+                if all(_size(whole, op, d) == _size(part, op, d) for d in _looked_up(op, part)):
+                    return True
+            elif op.type in _CARRIES and op.outputs[0] not in seen:
+                seen.add(op.outputs[0])
+                pending.append(op.outputs[0])
+    return False
+
+
+def _looked_up(op: Op, graph: Graph) -> list[int]:
+    """The dimensions of its first operand in which an operator looks places up."""
+    if op.type in _ALONG:
+        return [int(op.attributes.get("axis", 0))]
+    first, depth = int(op.attributes.get("batch_dims", 0)), (graph.tensors[op.inputs[1]].shape or (1,))[-1]
+    return list(range(first, first + depth))
+
+
+def _size(graph: Graph, op: Op, d: int) -> int | None:
+    shape = graph.tensors[op.inputs[0]].shape
+    return None if shape is None else shape[d]
