@@ -224,7 +224,7 @@ def _gradients(op: Op, inputs: Given, dy: Array, start: Start) -> list[Array | N
         shares = (d_columns * corner.weight[:, :, None]).reshape(-1)
         d_x += np.bincount(where, shares, minlength=x.size)
         met = (d_columns * _read(x, corner, parts)).sum(axis=2)
-        for d, slope in enumerate(corner.slopes):
+        for d, slope in enumerate(corner.slopes()):
             d_at[..., d] += met * slope
     d_offset = np.moveaxis(d_at.reshape(len(x), parts, s.taps, -1, SPACE), -1, 3)
     d_bias = dy.sum(axis=(0, *range(2, dy.ndim)))

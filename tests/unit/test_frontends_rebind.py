@@ -190,6 +190,32 @@ def test_positions_that_are_repeated_for_the_batch_become_those_of_any_other(bat
     assert [g.tensors[t].shape for t in ("p", "h", "y")] == [(batch, 3), (batch, 3, 5), (batch, 3, 5)]
 
 
+@pytest.mark.parametrize("batch", [1, 2, 8])
+def test_relative_positions_are_shifted_in_any_batch(batch):
+    # As many heads as samples; 7 × 4 elements of a head become 4 × 7, which no dimension is made of.
+    nodes = [node("Reshape", "x shifted", "s"), node("Slice", "s start end axis", "c"), node("Reshape", "c back", "y")]
+    constants = [constant("shifted", [4, 4, 4, 7]), constant("back", [4, 4, 28]), constant("start", [0])]
+    constants += [constant("end", [7]), constant("axis", [3])]
+    g = imported(nodes, [value("x", [4, 4, 7, 4])], ["y"], constants, batch=batch)
+    assert [g.tensors[t].shape for t in ("s", "c", "y")] == [(batch, 4, 4, 7), (batch, 4, 4, 7), (batch, 4, 28)]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 8])
+def test_products_of_what_is_repeated_for_the_batch_become_those_of_any_other(batch):
+    # As XLNet multiplies the embeddings of relative positions, repeated for each sample.
+    nodes = [
+        node("Einsum", "x q.weight", "h", equation="ibh,hnd->ibnd"),
+        node("Expand", "places as_many", "p"),
+        node("Einsum", "p r.weight", "k", equation="ibh,hnd->ibnd"),
+        node("Einsum", "h k", "y", equation="ibnd,jbnd->bnij"),
+    ]
+    constants = [constant("places", np.arange(6 * 5).reshape(6, 1, 5), "float32"), constant("as_many", [6, 4, 5])]
+    constants += [external("q.weight", [5, 4, 2]), external("r.weight", [5, 4, 2])]
+    g = import_bytes(serialised(nodes, [value("x", [3, 4, 5])], ["y"], constants))
+    g = rebind(g, {("x", 1): batch})
+    assert [g.tensors[t].shape for t in ("p", "k", "y")] == [(6, batch, 5), (6, batch, 4, 2), (batch, 4, 3, 6)]
+
+
 def test_a_constant_that_stops_it_is_named():
     nodes = [node("Add", "x table", "y")]
     table = constant("table", [[3, 1, 4], [1, 5, 9]])

@@ -14,13 +14,21 @@ def reshaped(parts: Sequence[Factors], old_out: Sequence[int]) -> tuple[Factors,
     """Factors of each dimension of the result, from those of the operand and the result's old sizes.
 
     Factors are laid out in row-major order over the result's old dimensions.  One that straddles a boundary
-    is cut there; if it changed, the change goes to its outermost piece.  None where that is impossible.
+    is cut there; if it changed, the change goes to its outermost piece.  Those that no dimension of the result is made
+    of, as where relative positions are shifted (31 × 16 → 16 × 31), may not have changed.  None where there is no such
+    result.
     """
     queue = [f for part in parts for f in part if f != (1, 1)]
     if math.prod(o for o, _ in queue) != math.prod(old_out):
         return None
     out: list[Factors] = []
     for j, size in enumerate(old_out):
+        if j < len(out):  # one of several that were found together
+            continue
+        together = _mixed(queue, old_out[j:])
+        if together:
+            out.extend(((n, n),) for n in together)
+            continue
         rest, mine = size, []
         while queue:
             old, new = queue[0]
@@ -56,3 +64,25 @@ def reshaped(parts: Sequence[Factors], old_out: Sequence[int]) -> tuple[Factors,
             queue = []
         out.append(tuple(mine) or ((1, 1),))
     return None if queue else tuple(out)
+
+
+def _mixed(queue: list[tuple[int, int]], sizes: Sequence[int]) -> Sequence[int]:
+    """The sizes that come first, where as many elements as theirs are unchanged factors of which none is one of them;
+    takes these factors away.  Nothing where the first size and the first factor lie within each other."""
+    if not queue or queue[0][0] == 1 or queue[0][0] % sizes[0] == 0 or sizes[0] % queue[0][0] == 0:
+        return ()
+    elements, taken = queue[0][0], 1
+    product, count = sizes[0], 1
+    while elements != product:
+        if elements < product and taken < len(queue):
+            elements *= queue[taken][0]
+            taken += 1
+        elif elements > product and count < len(sizes):
+            product *= sizes[count]
+            count += 1
+        else:
+            return ()
+    if any(old != new for old, new in queue[:taken]):
+        return ()
+    del queue[:taken]
+    return sizes[:count]

@@ -49,11 +49,13 @@ def _gemm(c: Carrier, op: Op) -> None:
 
 @carries("Einsum")
 def _einsum(c: Carrier, op: Op) -> None:
-    terms = str(op.attributes.get("equation", "")).replace(" ", "").split("->")[0].split(",")
-    if any("." in term for term in terms) or len(terms) != len(op.inputs):
+    given, _, result = str(op.attributes.get("equation", "")).replace(" ", "").partition("->")
+    terms, o = given.split(","), op.outputs[0]
+    if "." in given or len(terms) != len(op.inputs):
         return
     places = [(label, t, k) for term, t in zip(terms, op.inputs, strict=True) for k, label in enumerate(term)]
     moved = {label: c.after(t)[k] for label, t, k in places if c.after(t)[k] != c.before(t)[k]}
+    moved = {label: c.wanted[o, k] for k, label in enumerate(result) if (o, k) in c.wanted} | moved
     for label, t, k in places:
         if label in moved and c.before(t)[k] != 1:
             c.demand(t, k, moved[label], op)

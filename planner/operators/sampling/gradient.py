@@ -24,52 +24,67 @@ Gradients = list["Array | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Corner:
-    """Flat element, weight, and the weight's derivative by each coordinate, per place."""
+class _Line:
+    """What is read along one dimension, per place: the element, its weight, and the weight's derivative."""
 
     element: NDArray[np.int64]
     weight: Array
-    slopes: tuple[Array, ...]
+    slope: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Corner:
+    """Flat element and weight, per place; `lines`: what they are made of, dimension by dimension."""
+
+    element: NDArray[np.int64]
+    weight: Array
+    lines: tuple[_Line, ...]
+
+    def slopes(self) -> list[Array]:
+        """The weight's derivative by each coordinate."""
+        others = ([e for k, e in enumerate(self.lines) if k != d] for d in range(len(self.lines)))
+        return [math.prod((e.weight for e in rest), start=x.slope) for x, rest in zip(self.lines, others, strict=True)]
 
 
 def corners(at: Array, sizes: Sequence[int]) -> Iterator[Corner]:
     """Corners of the cells around places `at` [N, Q, D], given in elements."""
-    low = np.floor(at)
-    part = at - low
-    first = np.clip(low, -2, np.array(sizes)).astype(np.int64)  # beyond, all corners are outside
-    for bits in itertools.product((0, 1), repeat=len(sizes)):
-        index = first + np.array(bits)
-        inside = np.all((index >= 0) & (index < np.array(sizes)), axis=-1)
-        shares = [part[..., d] if bit else 1 - part[..., d] for d, bit in enumerate(bits)]
-        element = np.ravel_multi_index(tuple(np.moveaxis(index, -1, 0)), tuple(sizes), mode="clip")
-        slopes = tuple(
-            inside * (1.0 if bit else -1.0) * math.prod(s for e, s in enumerate(shares) if e != d)
-            for d, bit in enumerate(bits)
-        )
-        yield Corner(element, inside * math.prod(shares), slopes)
+    lines = []
+    for d, n in enumerate(sizes):
+        low = np.floor(at[..., d])
+        part, first = at[..., d] - low, np.clip(low, -2, n).astype(np.int64)  # beyond, all corners are outside
+        lines.append([_line(first, n, 1 - part, -1.0), _line(first + 1, n, part, 1.0)])
+    return _crossing(lines, sizes)
 
 
 def cubic_corners(at: Array, sizes: Sequence[int], padding: str, *, aligned: bool) -> Iterator[Corner]:
     """The four elements along each dimension by which a cubic convolution interpolates (Keys 1981, a = −3/4); of those
     outside, `padding` says what is read."""
-    low = np.floor(at)
-    shares = list(zip(*(_keys(at - low - k) for k in range(-1, 3)), strict=True))  # weights, slopes
-    bounds = np.array(sizes)
-    for taps in itertools.product(range(4), repeat=len(sizes)):
-        index = low + np.array(taps) - 1
-        inside = (
-            np.all((index >= 0) & (index < bounds), axis=-1) if padding == "zeros" else np.ones(at.shape[:-1], bool)
-        )
-        if padding == "reflection":
-            index = reflected(index, bounds, aligned=aligned)[0]
-        index = np.clip(index, 0, bounds - 1).astype(np.int64)
-        weights = [shares[0][k][..., d] for d, k in enumerate(taps)]
-        slopes = tuple(
-            inside * shares[1][k][..., d] * math.prod(w for e, w in enumerate(weights) if e != d)
-            for d, k in enumerate(taps)
-        )
-        element = np.ravel_multi_index(tuple(np.moveaxis(index, -1, 0)), tuple(sizes))
-        yield Corner(element, inside * math.prod(weights), slopes)
+    lines = []
+    for d, n in enumerate(sizes):
+        low, taps = np.floor(at[..., d]), []
+        for k in range(-1, 3):
+            index, (weight, slope) = low + k, _keys(at[..., d] - low - k)
+            if padding == "reflection":
+                index = reflected(index, np.array(n), aligned=aligned)[0]
+            if padding != "zeros":
+                index = np.clip(index, 0, n - 1)
+            taps.append(_line(np.clip(index, -1, n).astype(np.int64), n, weight, slope))
+        lines.append(taps)
+    return _crossing(lines, sizes)
+
+
+def _line(index: NDArray[np.int64], n: int, weight: Array, slope: Array | float) -> _Line:
+    """Elements along a dimension of size n; those outside count as zero."""
+    inside = (index >= 0) & (index < n)
+    return _Line(np.clip(index, 0, n - 1), inside * weight, inside * slope)
+
+
+def _crossing(lines: Sequence[Sequence[_Line]], sizes: Sequence[int]) -> Iterator[Corner]:
+    """All that is read, of what is read along each dimension."""
+    strides = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
+    for taps in itertools.product(*lines):
+        element = sum((x.element * s for x, s in zip(taps[1:], strides[1:], strict=True)), taps[0].element * strides[0])
+        yield Corner(element, math.prod((x.weight for x in taps[1:]), start=taps[0].weight), taps)
 
 
 def _keys(t: Array) -> tuple[Array, Array]:
@@ -111,7 +126,7 @@ def _interpolate_gradient(x: Array, at: Array, near: Iterator[Corner], g: Array)
     for c in near:
         np.add.at(dx, (batch, channel, c.element[:, None, :]), g * c.weight[:, None])
         met = (g * _read(x, c)).sum(axis=1)
-        for d, slope in enumerate(c.slopes):
+        for d, slope in enumerate(c.slopes()):
             d_at[..., d] += met * slope
     return dx.reshape(x.shape), d_at
 
