@@ -139,12 +139,6 @@ def _speaks_and_computes(ids: Tensor, h: Tensor) -> Tensor:
     return h
 
 
-def _speaks_of_what_it_computes(ids: Tensor, h: Tensor) -> Tensor:
-    if (h > 1.0).any():
-        print(h.mul_(0.5))
-    return h
-
-
 def _raises_either_way(ids: Tensor, h: Tensor) -> Tensor:
     if (h > 1.0).any():
         raise ValueError("large")
