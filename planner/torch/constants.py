@@ -14,7 +14,6 @@ from planner.torch.capture.writer import as_array
 
 __all__ = ["constants_of_samples", "part_of"]
 
-_CARRIES: Final = frozenset({"Cast", "Concat", "Expand", "Identity", "Reshape", "Squeeze", "Tile", "Unsqueeze"})
 _ALONG: Final = frozenset({"Gather", "GatherElements", "ScatterElements"})
 _OF_SEVERAL: Final = frozenset({"GatherND", "ScatterND"})
 
@@ -23,8 +22,8 @@ def constants_of_samples(part: Graph, whole: Graph, known: Mapping[str, Tensor])
     """Constants of the `whole` batch that have other numbers for each `part` of it, such as weights of samples; `known`
     are those whose numbers are not in the graph.
 
-    Whole numbers that count on from part to part are the same numbers within each: rows of the batch.  Not so where
-    they look up a dimension that the batch is no part of.
+    Whole numbers that count on from part to part are the same numbers within each where they are rows of the batch: of
+    what is looked up along dimensions that the batch is a part of.
     """
     for name, own in part.tensors.items():
         of_batch = whole.tensors[name].value if name in whole.tensors else None
@@ -34,7 +33,7 @@ def constants_of_samples(part: Graph, whole: Graph, known: Mapping[str, Tensor])
             continue
         found, step = part_of(of_batch, own.shape)
         alike = found is not None and (own.value is None or np.array_equal(own.value, found))
-        if not alike or (step and _looks_up_within_samples(name, part, whole)):
+        if not alike or (step and not _are_rows(name, part, whole)):
             yield name
 
 
@@ -57,18 +56,22 @@ def part_of(whole: NDArray[Any], shape: tuple[int, ...]) -> tuple[NDArray[Any] |
     return np.moveaxis(behind[..., 0], -1, axes[0]), int(steps.flat[0])
 
 
-def _looks_up_within_samples(name: str, part: Graph, whole: Graph) -> bool:
-    """Whether an operator that reads these places looks them up along dimensions that have one size in both graphs."""
+def _are_rows(name: str, part: Graph, whole: Graph) -> bool:
+    """Whether all that is made of these whole numbers is looked up along dimensions that the batch is a part of."""
     pending, seen = [name], {name}
     while pending:
         for op, k in part.consumers.get(pending.pop(), ()):
             if k == 1 and op.type in _ALONG | _OF_SEVERAL:
                 if all(_size(whole, op, d) == _size(part, op, d) for d in _looked_up(op, part)):
-                    return True
-            elif op.type in _CARRIES and op.outputs[0] not in seen:
-                seen.add(op.outputs[0])
-                pending.append(op.outputs[0])
-    return False
+                    return False
+                continue
+            for o in op.outputs:
+                if o and not part.tensors[o].dtype.startswith(("int", "uint")):
+                    return False
+                if o and o not in seen:
+                    seen.add(o)
+                    pending.append(o)
+    return True
 
 
 def _looked_up(op: Op, graph: Graph) -> list[int]:

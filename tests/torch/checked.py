@@ -5,8 +5,10 @@ They lie apart from their tests, whose assertions are written anew when they are
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch import Tensor
 __all__ = ["CHECKS", "FLOWS"]
 
 logger = logging.getLogger(__name__)
+IN_ALL = 24  # a token that every batch of the tests has
 
 
 def _asserts(ids: Tensor, h: Tensor) -> None:
@@ -78,6 +81,11 @@ def _raises_where_one_is_found(ids: Tensor, h: Tensor) -> None:
         raise ValueError("not a token")
 
 
+def _raises_where_none_is_found(ids: Tensor, h: Tensor) -> None:
+    if IN_ALL not in ids:
+        raise ValueError("no such token")
+
+
 def _raises_and_cleans_up(ids: Tensor, h: Tensor) -> None:
     try:
         assert (h < 1e4).all()
@@ -109,8 +117,8 @@ def _speaks(ids: Tensor, h: Tensor) -> None:
 CHECKS = [
     _asserts, _asserts_a_number, _asserts_one_of_two, _asserts_all_of_several, _asserts_by_torch,
     _asserts_that_two_are_equal, _raises, _raises_for_a_number, _raises_in_one_of_three_cases, _raises_otherwise,
-    _raises_behind_a_return, _raises_where_one_is_found, _raises_and_cleans_up, _raises_far_away,
-    _speaks,
+    _raises_behind_a_return, _raises_where_one_is_found, _raises_where_none_is_found,
+    _raises_and_cleans_up, _raises_far_away, _speaks,
 ]  # fmt: skip
 
 
@@ -145,4 +153,99 @@ def _raises_either_way(ids: Tensor, h: Tensor) -> Tensor:
     raise ValueError("small")
 
 
-FLOWS = [_computes, _chooses, _computes_where_it_raises, _speaks_and_computes, _raises_either_way]
+def _large(h: Tensor) -> None:
+    if (h > 1.0).any():
+        raise ValueError("large")
+
+
+def _a_caller_goes_on(ids: Tensor, h: Tensor) -> Tensor:
+    try:
+        _large(h)
+    except (ValueError, KeyError):
+        h = h / 2
+    return h
+
+
+def _goes_on_behind_what_ends_within(ids: Tensor, h: Tensor) -> Tensor:
+    try:
+        with torch.no_grad():
+            if (h > 1.0).any():
+                raise ValueError("large")
+    except ValueError:
+        h = h / 2
+    return h
+
+
+def _suppresses(ids: Tensor, h: Tensor) -> Tensor:
+    with contextlib.suppress(AssertionError):
+        assert (h < 1.0).all()
+        h = h / 2
+    return h
+
+
+def _goes_on_behind_torchs_own(ids: Tensor, h: Tensor) -> Tensor:
+    try:
+        torch._assert((h < 1.0).all(), "large")
+    except AssertionError:
+        h = h / 2
+    return h
+
+
+def _computes_before_it_raises(ids: Tensor, h: Tensor) -> Tensor:
+    if (h > 1.0).any():
+        h.mul_(0.5)
+        if h.isnan().any():
+            raise ValueError("no number")
+    return h
+
+
+def _computes_in_a_condition(ids: Tensor, h: Tensor) -> Tensor:
+    if (h > 1.0).any() and h.mul_(0.5).isnan().any():
+        raise ValueError("no number")
+    return h
+
+
+def _ends_an_iteration(ids: Tensor, h: Tensor) -> Tensor:
+    class Until:
+        def __iter__(self) -> Iterator[float]:
+            return self  # type: ignore[return-value]
+
+        def __next__(self) -> float:
+            if (h > 1.0).any():
+                raise StopIteration
+            return 0.5
+
+    for factor in Until():
+        return h * factor
+    return h
+
+
+def _returns_another_number(ids: Tensor, h: Tensor) -> Tensor:
+    if (h > 1.0).any():
+        print("large")
+        return h / 0.0
+    return h / -0.0
+
+
+class _Gate:
+    def __init__(self, h: Tensor) -> None:
+        self.h, self.scale = h, 1.0
+
+    def __bool__(self) -> bool:
+        if (self.h > 1.0).any():
+            self.scale = 0.5
+        return self.scale < 1
+
+
+def _asks_an_object(ids: Tensor, h: Tensor) -> Tensor:
+    gate = _Gate(h)
+    if gate:
+        print("large")
+    return h * gate.scale
+
+
+FLOWS = [
+    _computes, _chooses, _computes_where_it_raises, _speaks_and_computes, _raises_either_way, _a_caller_goes_on,
+    _goes_on_behind_what_ends_within, _suppresses, _goes_on_behind_torchs_own, _computes_before_it_raises,
+    _computes_in_a_condition, _ends_an_iteration, _returns_another_number, _asks_an_object,
+]  # fmt: skip

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
 
 from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
 
 from planner.frontends import import_bytes  # noqa: E402
 from planner.torch.capture import capture  # noqa: E402
@@ -23,6 +24,7 @@ ALIKE: dict[str, Callable[[Tensor], Tensor]] = {
     "repeated behind each other": lambda y: y.reshape(-1) * torch.arange(5.0).repeat(B),
     "places within each": lambda y: y.gather(1, torch.tensor([[1, 0]]).repeat(B, 1)),
     "places of all elements": lambda y: y.reshape(-1)[torch.arange(B * S)],
+    "rows, as computed": lambda y: y.reshape(-1)[(torch.arange(B) * S)[:, None] + y.argmax(1)[:, None]],
     "rows": lambda y: y[torch.arange(B)] + y,
     "many": lambda y: y.repeat(1, 4000).gather(1, torch.arange(S * 4000).flip(0).repeat(B, 1)),
 }
@@ -31,6 +33,9 @@ UNLIKE: dict[str, Callable[[Tensor], Tensor]] = {
     "weights of elements": lambda y: y.reshape(-1) * torch.linspace(0, 1, B * S),
     "places in each": lambda y: y.gather(1, torch.arange(B)[:, None]),
     "a place of each": lambda y: y[torch.arange(B), torch.arange(B)],
+    "a place of each, as computed": lambda y: y[torch.arange(B), (torch.arange(B) + y.argmax(1)) % S],
+    "labels": lambda y: F.cross_entropy(y, torch.arange(B)),
+    "limits": lambda y: torch.where(y.argmax(1, keepdim=True) < torch.arange(B)[:, None], y, -y),
     "many": lambda y: y.repeat(1, 4000) * torch.linspace(0, 1, B * S * 4000).view(B, -1),
 }
 

@@ -61,6 +61,16 @@ def test_a_step_that_indexes_is_the_modules_step(name: str) -> None:
     np.testing.assert_allclose(found["weight"], module.weight.grad.numpy(), rtol=1e-5)
 
 
+def test_one_sample_is_read_by_itself_as_well_as_several() -> None:
+    class Last(nn.Module):
+        def forward(self, x: Tensor, last: Tensor) -> Tensor:
+            return x[torch.arange(len(x)), last].square().mean()
+
+    graph = import_bytes(capture(Last(), (X[:1], LAST[:1])).model, batch=3)
+    (found,) = (op for op in graph.ops if op.type == "GatherND")
+    assert found.attributes["batch_dims"] == 1
+
+
 @pytest.mark.parametrize("batch", [1, 2, 8])
 @pytest.mark.parametrize("name", OF_EACH)
 def test_samples_are_read_by_themselves_whatever_their_number(name: str, batch: int) -> None:

@@ -7,11 +7,9 @@ warn or print, what a step computes lies on the other way alone, and that is fol
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -20,7 +18,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 
-from planner.torch.capture.branches import way_that_goes_on
+from planner.torch.capture.branches import OURS, TORCH, may_be_caught, way_that_goes_on
 
 __all__ = ["checks_left_out"]
 
@@ -28,7 +26,6 @@ _UNKNOWN: Final = (DataDependentOutputException, GuardOnDataDependentSymNode)
 _TRUTHS: Final = frozenset({"__bool__", "__contains__", "is_nonzero"})
 _EQUAL: Final = frozenset({"allclose", "equal"})  # which torch.export writes down before it stops at them
 _HANDS_ON: Final = frozenset({"__bool__", "__contains__", "__torch_function__", "handle_torch_function"})
-_OURS: Final = str(Path(__file__).parent) + os.sep
 _LOG: Final = "torch.fx.experimental.symbolic_shapes"  # which warns of every truth that has no number
 
 
@@ -84,7 +81,10 @@ class _Truths(TorchFunctionMode):
             frame = _asking(sys._getframe(1))
             while frame is not None and frame.f_code is torch._assert.__code__:
                 frame = frame.f_back
-            _note(self.places, _asking(frame))
+            asking = _asking(frame)
+            if may_be_caught(AssertionError, asking, OURS):
+                raise
+            _note(self.places, asking)
 
 
 def _way(places: list[str]) -> bool | None:
@@ -105,7 +105,8 @@ def _asking(frame: FrameType | None) -> FrameType | None:
     """The frame whose code asks: not ours, nor what hands calls on to the modes of torch."""
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(_OURS) and code.co_name not in _HANDS_ON:
+        hands_on = code.co_name in _HANDS_ON and code.co_filename.startswith(TORCH)
+        if not code.co_filename.startswith(OURS) and not hands_on:
             return frame
         frame = frame.f_back
     return None

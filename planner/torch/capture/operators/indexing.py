@@ -94,7 +94,7 @@ def _counted(x: Value, indices: Sequence[Value | None], shape: Sequence[int]) ->
         if i is None or i.held is None:
             continue
         wide = (*(1 for _ in range(len(shape) - i.rank)), *i.shape)
-        along = [a for a, n in enumerate(wide) if n != 1]
+        along = [a for a, n in enumerate(wide) if n != 1] or ([d] if x.shape[d] == 1 and d < len(shape) else [])
         if len(along) != 1 or along[0] in alike.values() or wide[along[0]] != x.shape[d]:
             continue
         if torch.equal(i.whole().flatten().long(), torch.arange(x.shape[d])):
