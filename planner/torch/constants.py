@@ -15,6 +15,7 @@ from planner.torch.capture.writer import as_array
 __all__ = ["constants_of_samples", "part_of"]
 
 _ALONG: Final = frozenset({"Gather", "GatherElements", "ScatterElements"})
+_OF_CLASSES: Final = frozenset({"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})  # along their scores' second
 _OF_SEVERAL: Final = frozenset({"GatherND", "ScatterND"})
 
 
@@ -61,7 +62,7 @@ def _are_rows(name: str, part: Graph, whole: Graph) -> bool:
     pending, seen = [name], {name}
     while pending:
         for op, k in part.consumers.get(pending.pop(), ()):
-            if k == 1 and op.type in _ALONG | _OF_SEVERAL:
+            if k == 1 and op.type in _ALONG | _OF_CLASSES | _OF_SEVERAL:
                 if all(_size(whole, op, d) == _size(part, op, d) for d in _looked_up(op, part)):
                     return False
                 continue
@@ -76,6 +77,8 @@ def _are_rows(name: str, part: Graph, whole: Graph) -> bool:
 
 def _looked_up(op: Op, graph: Graph) -> list[int]:
     """The dimensions of its first operand in which an operator looks places up."""
+    if op.type in _OF_CLASSES:
+        return [1]
     if op.type in _ALONG:
         return [int(op.attributes.get("axis", 0))]
     first, depth = int(op.attributes.get("batch_dims", 0)), (graph.tensors[op.inputs[1]].shape or (1,))[-1]

@@ -26,6 +26,7 @@ ALIKE: dict[str, Callable[[Tensor], Tensor]] = {
     "places of all elements": lambda y: y.reshape(-1)[torch.arange(B * S)],
     "rows, as computed": lambda y: y.reshape(-1)[(torch.arange(B) * S)[:, None] + y.argmax(1)[:, None]],
     "rows": lambda y: y[torch.arange(B)] + y,
+    "pairs of samples": lambda y: F.cross_entropy(y @ y.mT, torch.arange(B)),
     "many": lambda y: y.repeat(1, 4000).gather(1, torch.arange(S * 4000).flip(0).repeat(B, 1)),
 }
 UNLIKE: dict[str, Callable[[Tensor], Tensor]] = {
