@@ -196,7 +196,9 @@ class Runner:
         own = self.graph.tensors.get(name)
         if own is None or own.shape is None or own.shape == tuple(captured.shape):
             return as_array(captured)
-        return own.value if own.value is not None else part_of(as_array(captured), own.shape)[0]
+        whole = as_array(captured)
+        part = own.value if own.value is not None else part_of(whole, own.shape)[0]
+        return whole if part is None else part  # what has no such part is refused where micro-batches are checked
 
     # State
 
