@@ -26,6 +26,7 @@ from planner.requests.cancel import Cancellation
 from planner.requests.headline import figures, headline
 from planner.requests.history import History
 from planner.requests.job import check_devices, take_job
+from planner.requests.micro_batches import computed_otherwise
 from planner.requests.model import ModelSource
 from planner.requests.recorded import recorded
 from planner.requests.search import SearchRequest
@@ -229,6 +230,8 @@ class Prepared:
             messages.insert(0, "note: the graph ends before its loss; gradients are taken to enter at its outputs")
         if self.training:
             messages += [f"note: {line}" for line in frozen_statistics(self.graph)]
+            parts = 1 if pipeline is None else pipeline.micro_batches
+            messages += [f"warning: {line}" for line in computed_otherwise(planned.priced.graph, parts)]
         samples = self.parts.batch or first_size(self.graph) or 0
         documents = tuple(self._figured(p, pipeline, plan, samples) for p, plan in zip(plans, described, strict=True))
         lines = [*headline(planned, described[0], documents[0]), *outcome(planned, pipeline)]

@@ -12,8 +12,9 @@ from planner.errors import InputError
 from planner.frontends.resized.samples import loss_over_samples
 from planner.ir import Graph
 from planner.runtime.training.data import bounds_of
-from planner.torch.constants import constants_of_samples
+from planner.torch.constants import constants_of_samples, counted_on
 from planner.torch.step import Step
+from planner.work.by_sample import Meeting, meetings
 
 __all__ = ["check_micro_batches", "check_plan"]
 
@@ -69,13 +70,20 @@ def check_micro_batches(capture: Step, part: Graph, whole: Graph, micro_batches:
                 f"{capture.name}: the input {name} counts rows of the batch, which the plan cuts into {micro_batches} "
                 "micro-batches; plan with micro_batches=1"
             )
-    met = next((name for name in part.tensors if _both_grow(part, whole, name)), None)
+    met = _met(capture, part, whole)
+    if met is not None and met.kind == "rows":
+        raise InputError(
+            f"{capture.name}: {met.op.type} {met.op.name} takes as many rows of {met.op.inputs[0]} as the batch has "
+            f"samples, and so the first ones for each of the {micro_batches} micro-batches that the plan makes of it; "
+            "plan with micro_batches=1, or give these rows with the batch"
+        )
     if met is not None:
-        shapes = (list(g.tensors[met].shape or ()) for g in (part, whole))
+        own, of_batch = (list(g.tensors[met.tensor].shape or ()) for g in (part, whole))
         _warn(
-            f"{capture.name}: samples of a micro-batch meet each other in {met} of shape {next(shapes)}, of the whole "
-            f"batch {next(shapes)}, so that the {micro_batches} micro-batches compute something else than the whole "
-            "batch does; plan with micro_batches=1 if that matters"
+            f"{capture.name}: samples of a micro-batch meet each other, or are chosen by their places, in "
+            f"{met.op.type} {met.op.name}, whose result has the shape {own}, of the whole batch {of_batch}, so that "
+            f"the {micro_batches} micro-batches compute something else than the whole batch does; plan with "
+            "micro_batches=1 if that matters"
         )
     elif loss_over_samples(part) == "other":
         _warn(
@@ -90,12 +98,12 @@ def check_micro_batches(capture: Step, part: Graph, whole: Graph, micro_batches:
         )
 
 
-def _both_grow(part: Graph, whole: Graph, name: str) -> bool:
-    """Whether several dimensions of a tensor are longer in the whole batch."""
-    small, wide = part.tensors[name].shape, whole.tensors[name].shape if name in whole.tensors else None
-    if small is None or wide is None or len(small) != len(wide):
-        return False
-    return sum(a != b for a, b in zip(small, wide, strict=True)) > 1
+def _met(capture: Step, part: Graph, whole: Graph) -> Meeting | None:
+    """Where micro-batches compute something else than the whole batch, rows of a tensor first; of batch norms that
+    know the means of earlier steps that is said apart."""
+    apart = {whole.producers[u.output].name for u in capture.updates if u.counted}
+    found = [m for m in meetings(part, whole, counted_on(part, whole, capture.constants)) if m.op.name not in apart]
+    return min(found, key=lambda m: m.kind, default=None)
 
 
 def _warn(message: str) -> None:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from planner.ir import Graph, Op, Role
 from planner.torch.capture.writer import as_array
+from planner.work.by_sample import both_graphs
 
-__all__ = ["constants_of_samples", "part_of"]
+__all__ = ["constants_of_samples", "counted_on", "part_of"]
 
 _ALONG: Final = frozenset({"Gather", "GatherElements", "ScatterElements"})
 _OF_CLASSES: Final = frozenset({"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})  # along their scores' second
@@ -26,16 +27,32 @@ def constants_of_samples(part: Graph, whole: Graph, known: Mapping[str, Tensor])
     Whole numbers that count on from part to part are the same numbers within each where they are rows of the batch: of
     what is looked up along dimensions that the batch is a part of.
     """
-    for name, own in part.tensors.items():
-        of_batch = whole.tensors[name].value if name in whole.tensors else None
-        if of_batch is None and name in known:
-            of_batch = as_array(known[name])
-        if of_batch is None or own.shape is None or own.role is not Role.CONSTANT or of_batch.shape == own.shape:
-            continue
-        found, step = part_of(of_batch, own.shape)
-        alike = found is not None and (own.value is None or np.array_equal(own.value, found))
-        if not alike or (step and not _are_rows(name, part, whole)):
+    for name, own, found, step in _larger(part, whole, known):
+        value = part.tensors[own].value
+        alike = found is not None and (value is None or np.array_equal(value, found))
+        if not alike or (step and not _are_rows(own, part, whole)):
             yield name
+
+
+def counted_on(part: Graph, whole: Graph, known: Mapping[str, Tensor]) -> frozenset[str]:
+    """Constants of whole numbers that count on from each `part` of the `whole` batch to the next."""
+    return frozenset(name for name, _, _, step in _larger(part, whole, known) if step)
+
+
+def _larger(
+    part: Graph, whole: Graph, known: Mapping[str, Tensor]
+) -> Iterator[tuple[str, str, NDArray[Any] | None, int]]:
+    """Constants that are larger in the whole batch, with their names in the part, and what `part_of` finds of them."""
+    both = {n: n for n in part.tensors if n in whole.tensors}  # and what operators read under another name
+    for op, counterpart in both_graphs(part, whole):
+        both |= dict(zip(counterpart.inputs, op.inputs, strict=False))
+    for own, name in both.items():
+        shape = part.tensors[own].shape if own else None
+        if shape is None or part.tensors[own].role is not Role.CONSTANT or whole.tensors[name].shape == shape:
+            continue
+        of_batch = as_array(known[name]) if name in known else whole.tensors[name].value
+        if of_batch is not None:
+            yield name, own, *part_of(of_batch, shape)
 
 
 def part_of(whole: NDArray[Any], shape: tuple[int, ...]) -> tuple[NDArray[Any] | None, int]:

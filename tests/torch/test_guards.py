@@ -131,9 +131,15 @@ def _of_pairs(scores: Tensor, labels: Tensor) -> Tensor:
     return torch.einsum("bi,ci->", scores, scores)
 
 
-@pytest.mark.parametrize("loss", [_of_some, _of_shares, _of_attention, _of_pairs])
+@pytest.mark.parametrize("loss", [_of_some, _of_pairs])
 def test_a_loss_that_is_neither_a_mean_nor_a_sum_is_named(loss: Any) -> None:
     with pytest.warns(UserWarning, match="the loss is neither a mean nor a sum over samples"):
+        _parallel(_mlp(), loss=loss, micro_batches=2)
+
+
+@pytest.mark.parametrize(("loss", "op"), [(_of_shares, "Div"), (_of_attention, "Softmax")])
+def test_where_samples_meet_in_a_loss_is_named(loss: Any, op: str) -> None:
+    with pytest.warns(UserWarning, match=f"samples of a micro-batch meet each other, .* in {op} "):
         _parallel(_mlp(), loss=loss, micro_batches=2)
 
 
@@ -166,7 +172,7 @@ class Neighbours(nn.Module):
 
 
 def test_samples_that_meet_are_said_where_the_batch_is_cut() -> None:
-    with pytest.warns(UserWarning, match=r"samples of a micro-batch meet each other in .* of shape \[4, 4\]"):
+    with pytest.warns(UserWarning, match=r"meet each other, .* in MatMul .*, whose result has the shape \[4, 4\], of"):
         _parallel(Pairs(), (X, X), (), loss=None, micro_batches=2)
     edges = torch.tensor([[0, 1, 2, 3, 7], [1, 2, 3, 4, 0]])
     with pytest.raises(InputError, match=r"input edges counts rows of the batch.*; plan with micro_batches=1"):

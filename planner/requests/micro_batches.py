@@ -1,0 +1,42 @@
+"""What the micro-batches of a plan compute otherwise than the whole batch does, in words."""
+
+from __future__ import annotations
+
+from planner.errors import InputError, UsageError
+from planner.frontends.resized.rebind import batch_axes, rebind
+from planner.ir import Graph
+from planner.work.by_sample import meetings
+
+__all__ = ["computed_otherwise"]
+
+
+def computed_otherwise(graph: Graph, micro_batches: int) -> list[str]:
+    """Lines for the `graph` of one of so many micro-batches; none where samples are by themselves, as far as the
+    operators show it, and of a graph with a backward pass of its own, which is begun with what the loss adds up to."""
+    data = [t.shape for t in (graph.tensors[n] for n in graph.inputs) if t.shape]
+    if micro_batches == 1 or not data or any(op.type.endswith("Grad") for op in graph.ops):
+        return []
+    try:
+        double = rebind(graph, batch_axes(graph, 2 * data[0][0]))
+    except (InputError, UsageError):  # nothing can be said of a graph that has no other size
+        return []
+    counted = {t.name for t in double.tensors.values() if t.dtype.startswith(("int", "uint"))}
+    found = list(meetings(graph, double, counted))
+    names = [f"{m.op.type} {m.op.name}" for m in found if m.kind == "samples"]
+    taken = [f"{m.op.type} {m.op.name}" for m in found if m.kind == "rows"]
+    lines = []
+    if names:
+        lines.append(
+            f"samples meet each other, or are chosen by their places, in {_these(names)}, so that the {micro_batches} "
+            "micro-batches compute something else than the whole batch does; --micro-batches 1 prevents it"
+        )
+    if taken:
+        lines.append(
+            f"as many rows as there are samples are taken by {_these(taken)}, and so the first ones for each of the "
+            f"{micro_batches} micro-batches; --micro-batches 1 prevents it"
+        )
+    return lines
+
+
+def _these(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
