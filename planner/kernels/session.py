@@ -98,8 +98,13 @@ def run_node(op: Op, inputs: Sequence[Array | None]) -> list[Array | None]:
 
 def failure(op: Op, inputs: Sequence[Array | None], error: Exception) -> NoKernelError:
     """The error that names the operator and the operands on which its kernel fails."""
-    shapes = ", ".join("-" if x is None else f"{x.dtype}{list(x.shape)}" for x in inputs)
+    shapes = ", ".join("-" if x is None else f"{_name_of(x.dtype)}{list(x.shape)}" for x in inputs)
     return NoKernelError(f"operator {op.name} ({op.type}, opset {op.opset}) fails on ({shapes}): {error}")
+
+
+@lru_cache(maxsize=256)
+def _name_of(dtype: np.dtype[Any]) -> str:
+    return str(dtype)
 
 
 @lru_cache(maxsize=1024)

@@ -18,14 +18,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from array_api_compat import device
 
 from planner.ir import Op
 from planner.kernels.attributes import normalise_axis
 from planner.kernels.local import run_local
+from planner.kernels.namespaces import device
 from planner.kernels.session import NoKernelError
 from planner.kernels.split import kernel
 from planner.kernels.spmd import Collective, Coroutine, ShardContext, SpmdBackward, all_gather, all_reduce
@@ -233,6 +234,7 @@ def _on_numpy(function: Callable[[Call], Coroutine], op: Op, inputs: Sequence[An
         received = yield collective
 
 
+@lru_cache(maxsize=256)
 def is_narrow(dtype: Any) -> bool:
     """Whether a type holds floating-point numbers of less than four bytes, in numpy's, torch's or ONNX's spelling."""
     return str(dtype).rpartition(".")[2].startswith(("float16", "bfloat16", "float8"))

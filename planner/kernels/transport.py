@@ -11,9 +11,9 @@ from collections.abc import Generator, Sequence
 from typing import Any, Final
 
 import numpy as np
-from array_api_compat import array_namespace, device
 from numpy.typing import NDArray
 
+from planner.kernels.namespaces import array_namespace, device
 from planner.kernels.shards import Array
 from planner.kernels.spmd import Collective, Received, ShardContext, Sizes, exchange
 

@@ -105,19 +105,21 @@ def _draw(t: Tensor, use: Use, seed: int, keep: Drawn | None, kept: Drawn | None
 
 def _floats(t: Tensor, use: Use, rng: np.random.Generator) -> Array:
     shape = t.shape or ()
-    # float32 at once: a matrix of a large model must not exist in double precision, too.
-    normal = rng.standard_normal(shape, dtype=np.float32)
+    # float32 at once, and scaled in place: a matrix of a large model must exist neither in double precision nor twice.
+    normal = np.asarray(rng.standard_normal(shape, dtype=np.float32))
     if use.positive:
         return np.asarray(0.5 + rng.random(shape, dtype=np.float32))
     if use.near_one:
-        return np.asarray(1 + np.float32(0.1) * normal)
+        normal *= np.float32(0.1)
+        normal += 1
+        return normal
     if use.fan_in:
         if use.fan_in >= LEAST_TERMS and all(d < len(shape) for d in use.terms) and use.terms:
             normal -= normal.mean(axis=use.terms, keepdims=True)
-        return np.asarray(normal * np.float32(GAIN * use.fan_in**-0.5))
-    if use.shift or (t.role is Role.PARAMETER and len(shape) < 2):
-        return np.asarray(np.float32(0.1) * normal)
-    return np.asarray(normal)
+        normal *= np.float32(GAIN * use.fan_in**-0.5)
+    elif use.shift or (t.role is Role.PARAMETER and len(shape) < 2):
+        normal *= np.float32(0.1)
+    return normal
 
 
 def _quantised(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:

@@ -354,8 +354,10 @@ def _floats(pieces: list[Array | None]) -> Iterator[Array]:
 
 
 def _close(found: Array, whole: Array, *, half: bool = False, slack: float = 0.0) -> bool:
+    if np.array_equal(found, whole):  # as it mostly is
+        return True
     if not is_floating(whole):
-        return bool(np.array_equal(found, whole))
+        return False
     found, whole = (np.asarray(v, dtype=np.float64) for v in (found, whole))
     finite = np.isfinite(whole)
     if not np.array_equal(finite, np.isfinite(found)):

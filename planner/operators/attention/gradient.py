@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from planner.ir import Op
 from planner.kernels.attributes import Array
 from planner.kernels.gradients import Call, NoVjpError, register, unbroadcast
+from planner.kernels.namespaces import array_namespace
 from planner.kernels.shared import is_narrow
 from planner.operators.attention.masked import (
     Frontier,

@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device
 from numpy.typing import NDArray
 
 from planner.kernels.attributes import Array
+from planner.kernels.namespaces import array_namespace, device
 
 __all__ = [
     "BlockGradients",
@@ -40,6 +41,8 @@ __all__ = [
 ]
 
 Indices = NDArray[np.int64]
+
+_ZERO, _ONE, _LEAST = np.array(0.0), np.array(1.0), np.array(-math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +123,17 @@ def constant(value: Array, like: Any, dtype: Any = None) -> Any:
 
 def is_boolean(x: Any) -> bool:
     """Whether a mask holds truth values.  By name, since `isdtype` refuses the types that numpy lacks."""
-    return str(x.dtype).rpartition(".")[2] == "bool"
+    return _is_boolean(x.dtype)
+
+
+@lru_cache(maxsize=256)
+def _is_boolean(dtype: Any) -> bool:
+    return str(dtype).rpartition(".")[2] == "bool"
 
 
 def hiding(seen: Any, like: Any) -> Any:
     """0 where a key is seen, −∞ where it is hidden, in the element type of another array."""
-    zero, least = (constant(np.array(v), like, like.dtype) for v in (0.0, -math.inf))
+    zero, least = (constant(n, like, like.dtype) for n in (_ZERO, _LEAST))
     return array_namespace(like).where(seen, zero, least)
 
 
@@ -226,7 +234,7 @@ def merge(parts: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
 
 def _finite(x: Any) -> Any:
     """0 in place of −∞."""
-    return array_namespace(x).where(x == -math.inf, constant(np.array(0.0), x, x.dtype), x)
+    return array_namespace(x).where(x == -math.inf, constant(_ZERO, x, x.dtype), x)
 
 
 def _log_sum_exp(x: Any, axis: int) -> Any:
@@ -234,6 +242,6 @@ def _log_sum_exp(x: Any, axis: int) -> Any:
     base = _finite(xp.max(x, axis=axis, keepdims=True))
     sums = xp.sum(xp.exp(x - base), axis=axis, keepdims=True)
     # The logarithm of nothing is taken of one instead: its gradient would be endless, and times zero no number.
-    zero, one, least = (constant(np.array(n), x, x.dtype) for n in (0.0, 1.0, -math.inf))
+    zero, one, least = (constant(n, x, x.dtype) for n in (_ZERO, _ONE, _LEAST))
     none = sums == zero
     return xp.squeeze(xp.where(none, least, xp.log(xp.where(none, one, sums)) + base), axis=axis)

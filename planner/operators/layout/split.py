@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from planner.ir import Op
 from planner.kernels.attributes import Array
+from planner.kernels.namespaces import array_namespace
 from planner.kernels.session import NoKernelError
 from planner.kernels.shared import Call, shared
 from planner.kernels.spmd import Collective, Coroutine, Received, ShardContext

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from array_api_compat import array_namespace
-
 from planner.ir import Op
 from planner.kernels.attributes import Array
+from planner.kernels.namespaces import array_namespace
 from planner.kernels.shared import Call, shared
 from planner.kernels.spmd import Coroutine, ShardContext
 from planner.operators.layout.split import carried, returned
