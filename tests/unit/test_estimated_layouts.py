@@ -102,6 +102,25 @@ def test_gradients_of_looked_up_and_of_tied_weights_are_summed_as_sizes_have_it(
     assert not sums_by_size(import_bytes(build("llama", sizes).SerializeToString(), name="llama"))
 
 
+def test_what_experts_make_is_combined_as_sizes_have_it() -> None:
+    """A search was told that the fastest holds 2.3 % more than it does: two ranks sum the parts that they have of the
+    experts' results before they combine them, as eight do not."""
+    sizes = {"layers": 4, "hidden": 512, "heads": 8, "kv_heads": 8, "ffn": 1024, "vocab": 32000, "seq": 128, "batch": 4}
+    graph = import_bytes(build("moe", sizes).SerializeToString(), name="moe")
+    assert sums_by_size(graph)
+    sample = Sample(graph, _A100)
+    loads = Loads(sample, _A100)
+    two, eight = (
+        parse_strategy(f"megatron:{s},zero=0", devices=8, batch=4)
+        for s in ("tp=2,pp=4,micro_batch=2", "tp=8,micro_batch=4")
+    )
+    sample.estimated(two)
+    found, own = predict(sample.estimated(eight), eight, _A100), predict(sample.workload(eight), eight, _A100)
+    assert found.allocated_bytes > own.allocated_bytes * (1 + CLOSE)
+    assert found.allocated_bytes * (1 - loads.larger) <= own.allocated_bytes
+    assert found.step_time_s * (1 - loads.longer) <= own.step_time_s
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_what_ranks_gather_is_shared_where_that_is_faster_at_these_sizes(order: int) -> None:
     """Ranks that hold the same each gather a part of it from afar, and then the parts from their neighbours."""
