@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from planner.errors import InputError, UsageError
 from planner.frontends.resized.rebind import batch_axes, rebind
-from planner.ir import Graph
+from planner.ir import Graph, Role
 from planner.work.by_sample import meetings
+from planner.work.constants import counted_on
 
 __all__ = ["computed_otherwise"]
 
@@ -20,8 +21,10 @@ def computed_otherwise(graph: Graph, micro_batches: int) -> list[str]:
         double = rebind(graph, batch_axes(graph, 2 * data[0][0]))
     except (InputError, UsageError):  # nothing can be said of a graph that has no other size
         return []
-    counted = {t.name for t in double.tensors.values() if t.dtype.startswith(("int", "uint"))}
-    found = list(meetings(graph, double, counted))
+    # Those of which the file does not hold the values may be anything: places of the batch are most of them.
+    unknown = {t.name for t in double.tensors.values() if t.role is Role.CONSTANT and t.value is None}
+    counted = counted_on(graph, double, lambda name: double.tensors[name].value)
+    found = list(meetings(graph, double, counted | unknown))
     names = [f"{m.op.type} {m.op.name}" for m in found if m.kind == "samples"]
     taken = [f"{m.op.type} {m.op.name}" for m in found if m.kind == "rows"]
     lines = []

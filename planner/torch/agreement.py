@@ -10,13 +10,14 @@ from torch import nn
 
 from planner.errors import InputError
 from planner.frontends.resized.samples import loss_over_samples
-from planner.ir import Graph
+from planner.ir import Graph, Role
 from planner.runtime.training.data import bounds_of
-from planner.torch.constants import constants_of_samples, counted_on
+from planner.torch.capture.writer import as_array
 from planner.torch.step import Step
 from planner.work.by_sample import Meeting, meetings
+from planner.work.constants import Known, constants_of_samples, counted_on
 
-__all__ = ["check_micro_batches", "check_plan"]
+__all__ = ["check_micro_batches", "check_plan", "known_constants"]
 
 
 def check_plan(module: nn.Module, capture: Step, graph: Graph, names: Mapping[str, str], micro_batches: int) -> None:
@@ -56,7 +57,15 @@ def check_micro_batches(capture: Step, part: Graph, whole: Graph, micro_batches:
     InputError where indices count rows of the batch, or known numbers differ from sample to sample; a warning where
     samples meet each other.
     """
-    unlike = next(constants_of_samples(part, whole, capture.constants), None)
+    placed = (n for n in part.inputs if part.tensors[n].role is Role.INPUT and _sizes(part, n) != _sizes(whole, n))
+    if (name := next(placed, None)) is not None:
+        raise InputError(
+            f"{capture.name}: the input {name} of shape {list(whole.tensors[name].shape or ())} has its samples in "
+            f"another dimension than the first, and the plan cuts the batch into {micro_batches} micro-batches; plan "
+            "with micro_batches=1, or give the samples in the first dimension"
+        )
+    known = known_constants(capture, whole)
+    unlike = next(constants_of_samples(part, whole, known), None)
     if unlike is not None:
         raise InputError(
             f"{capture.name}: the constant {unlike} of shape {list(whole.tensors[unlike].shape or ())} has other "
@@ -70,12 +79,12 @@ def check_micro_batches(capture: Step, part: Graph, whole: Graph, micro_batches:
                 f"{capture.name}: the input {name} counts rows of the batch, which the plan cuts into {micro_batches} "
                 "micro-batches; plan with micro_batches=1"
             )
-    met = _met(capture, part, whole)
+    met = _met(capture, part, whole, known)
     if met is not None and met.kind == "rows":
         raise InputError(
-            f"{capture.name}: {met.op.type} {met.op.name} takes as many rows of {met.op.inputs[0]} as the batch has "
-            f"samples, and so the first ones for each of the {micro_batches} micro-batches that the plan makes of it; "
-            "plan with micro_batches=1, or give these rows with the batch"
+            f"{capture.name}: {met.op.type} {met.op.name} takes as many rows of a weight as the batch has samples, and "
+            f"so the first ones for each of the {micro_batches} micro-batches that the plan makes of it; plan with "
+            "micro_batches=1, or give these rows with the batch"
         )
     if met is not None:
         own, of_batch = (list(g.tensors[met.tensor].shape or ()) for g in (part, whole))
@@ -98,12 +107,22 @@ def check_micro_batches(capture: Step, part: Graph, whole: Graph, micro_batches:
         )
 
 
-def _met(capture: Step, part: Graph, whole: Graph) -> Meeting | None:
+def _sizes(graph: Graph, name: str) -> tuple[int, ...]:
+    """Of a tensor, but for its first dimension."""
+    return (graph.tensors[name].shape or ())[1:]
+
+
+def known_constants(capture: Step, whole: Graph) -> Known:
+    """Constants that are too large for the graph lie beside it."""
+    apart = capture.constants
+    return lambda name: as_array(apart[name]) if name in apart else whole.tensors[name].value
+
+
+def _met(capture: Step, part: Graph, whole: Graph, known: Known) -> Meeting | None:
     """Where micro-batches compute something else than the whole batch, rows of a tensor first; of batch norms that
     know the means of earlier steps that is said apart."""
     apart = {whole.producers[u.output].name for u in capture.updates if u.counted}
-    found = [m for m in meetings(part, whole, counted_on(part, whole, capture.constants)) if m.op.name not in apart]
-    return min(found, key=lambda m: m.kind, default=None)
+    return min(meetings(part, whole, counted_on(part, whole, known), apart), key=lambda m: m.kind, default=None)
 
 
 def _warn(message: str) -> None:

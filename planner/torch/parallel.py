@@ -35,13 +35,13 @@ from planner.runtime.training.data import bounds_of, ignored_of
 from planner.runtime.workers import Context
 from planner.torch.agreement import check_micro_batches, check_plan
 from planner.torch.capture.writer import as_array
-from planner.torch.constants import part_of
 from planner.torch.delivery import Deliver
 from planner.torch.guards import Kept, check_autocast, check_hooks, check_indices, check_mode, replaced
 from planner.torch.planning import ModulePlan
 from planner.torch.state import STAGES, in_shards
 from planner.torch.step import model_of_step
 from planner.verify.pipelined import pipeline_of
+from planner.work.constants import part_of
 
 __all__ = ["Mode", "Runner", "StepOutput", "parallelize"]
 
@@ -147,6 +147,9 @@ class Runner:
             raise InputError(f"plan of {self.capture.name}: {defects[0]}; plan it again")
         self.staged = pipeline_of(self.document, program, self.micro_batches)
         self.names = self.capture.paths(self.graph)
+        if self.micro_batches > 1:
+            batch = model_of_step(self.capture).source.load(bind=about.bind)
+            check_micro_batches(self.capture, self.graph, batch, self.micro_batches)
         check_plan(module, self.capture, self.graph, self.names, self.micro_batches)
         kept = {n for n, _ in module.named_buffers()}
         self.buffers = {n for n, path in self.names.items() if path in kept}  # which the plan has as parameters
@@ -172,9 +175,6 @@ class Runner:
         self.plain = len(self.staged.passes.stages) == 1 and not any(x.split_axes for x in stored.values())
         self.parameters: dict[str, nn.Parameter] = {}
         self.anchor = torch.zeros((), device=self.device, requires_grad=True)  # what the loss depends on for autograd
-        if self.micro_batches > 1:
-            batch = model_of_step(self.capture).source.load(bind=about.bind)
-            check_micro_batches(self.capture, self.graph, batch, self.micro_batches)
         self.kept = Kept(module, self.capture.kept)
         self.below = {n: min(np.ravel(b)) for n, b in bounds_of(self.graph).items()}
         self.ignored = ignored_of(self.graph)

@@ -18,8 +18,33 @@ __all__ = ["Meeting", "both_graphs", "meetings"]
 
 _LOOKED_UP: Final = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"})
 _CHOSEN: Final = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Split"})  # by their places
-_LOSSES: Final = frozenset({"SoftmaxCrossEntropyLoss", "com.microsoft::SoftmaxCrossEntropyLossInternal"})
-_DRAWN: Final = frozenset({"Bernoulli", "Dropout", "Multinomial", "RandomNormalLike", "RandomUniformLike"})
+_LOSSES: Final = frozenset(
+    {"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "com.microsoft::SoftmaxCrossEntropyLossInternal"}
+)
+_SCATTERED: Final = frozenset({"ScatterElements", "ScatterND"})
+_DRAWN: Final = frozenset(
+    {
+        "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+        "com.microsoft::BiasDropout",
+    }
+)  # fmt: skip
+# Whole numbers that count on from sample to sample still do behind these.
+_COUNT_ON: Final = frozenset(
+    {
+        "Add",
+        "Cast",
+        "Concat",
+        "Expand",
+        "Identity",
+        "Mul",
+        "Reshape",
+        "Squeeze",
+        "Sub",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +60,19 @@ class Meeting:
     kind: Literal["samples", "rows"]
 
 
-def meetings(part: Graph, whole: Graph, counted: Collection[str] = ()) -> Iterator[Meeting]:
+def meetings(
+    part: Graph, whole: Graph, counted: Collection[str] = (), apart: Collection[str] = ()
+) -> Iterator[Meeting]:
     """In the order of the graph; what is computed of the result of one is not looked at.
 
     part     the graph of a micro-batch
     whole    the same graph of two or more of them
     counted  constants of whole numbers that count on from micro-batch to micro-batch, as the rows of the batch do
+    apart    operators where samples may meet: what they make of a sample is taken to be its own
 
     Where it cannot be known, nothing is yielded: behind operators that have no rule, and shapes that depend on data.
     """
-    walk = _Walk(part, whole, counted)
+    walk = _Walk(part, whole, counted, apart)
     for op, own in both_graphs(part, whole):
         yield from walk.pass_through(op, own)
 
@@ -107,8 +135,8 @@ class _Node:
 
 
 class _Walk:
-    def __init__(self, part: Graph, whole: Graph, counted: Collection[str]) -> None:
-        self.part, self.whole = part, whole
+    def __init__(self, part: Graph, whole: Graph, counted: Collection[str], apart: Collection[str]) -> None:
+        self.part, self.whole, self.apart = part, whole, apart
         self.counted = set(counted)
         self.kinds: dict[str, _Kind] = {}
 
@@ -116,19 +144,29 @@ class _Walk:
         read = [self._larger(n, m) if n else () for n, m in zip(op.inputs, own.inputs, strict=False)]
         made = [self._larger(n, m) if n else () for n, m in zip(op.outputs, own.outputs, strict=False)]
         given = [self._kind(n, larger) if n else "still" for n, larger in zip(op.inputs, read, strict=False)]
-        if not self.counted.isdisjoint(op.inputs):
+        if self._counts_on(op):
             self.counted |= {n for n in op.outputs if n and self.whole.tensors[n].dtype.startswith(("int", "uint"))}
-        if "unknown" in given or None in read or None in made:
-            found: Sequence[_Kind | Meeting] = ["unknown"] * len(made)
+        if any(d and self.whole.tensors[n].role is Role.PARAMETER for n, d in zip(op.inputs, read, strict=False)):
+            found: Sequence[_Kind | Meeting] = [Meeting(op, n, "rows") for n in op.outputs]
+        elif "unknown" in given or None in read or None in made:
+            found = ["unknown"] * len(made)
         elif not any(made) and not any(isinstance(k, _Samples) for k in given):
             found = ["total" if "total" in given else "still"] * len(made)
         else:
             found = self._found(op, given, [r or () for r in read], [m or () for m in made])
         for name, kind in zip(op.outputs, found, strict=False):
-            if name:
-                self.kinds[name] = "unknown" if isinstance(kind, Meeting) else kind
-                if isinstance(kind, Meeting):
+            if name and isinstance(kind, Meeting):
+                self.kinds[name] = given[0] if op.name in self.apart else "unknown"
+                if op.name not in self.apart:
                     yield kind
+            elif name and not isinstance(kind, Meeting):
+                self.kinds[name] = kind
+
+    def _counts_on(self, op: Op) -> bool:
+        """Whether whole numbers that count on from sample to sample lead to others that do."""
+        if op.type == "Where":  # which makes places of those that are counted from the end
+            return all(n in self.counted for n in op.inputs[1:])
+        return op.type in _COUNT_ON and not self.counted.isdisjoint(op.inputs)
 
     def _found(
         self, op: Op, given: list[_Kind], read: list[tuple[int, ...]], made: list[tuple[int, ...]]
@@ -151,25 +189,30 @@ class _Walk:
             return self.kinds.get(name, "unknown")
         if larger is None or len(larger) > 1:
             return "unknown"
-        alike = self.whole.tensors[name].role is Role.CONSTANT and name not in self.counted
-        return _Samples(larger[0], alike=alike) if larger else "still"
+        return _Samples(larger[0], alike=self._all_alike(name, larger[0])) if larger else "still"
+
+    def _all_alike(self, name: str, dim: int) -> bool:
+        """Whether the samples of a constant are equal."""
+        value = self.whole.tensors[name].value if self.whole.tensors[name].role is Role.CONSTANT else None
+        return value is not None and bool((value == value.take([0], axis=dim)).all())
 
     def _result(self, node: _Node, k: int, name: str) -> _Kind | Meeting:
         op, rule, first = node.op, node.rule, node.given[0]
         meeting = Meeting(op, name, "samples")
-        otherwise: _Kind | Meeting = "unknown" if node.alike else meeting
         if "total" in node.given:
             return meeting
         if not any(isinstance(g, _Samples) for g in node.given):
             return _of_still(node, k, name)
-        if op.type == "Concat" and self._lie_behind(node):
-            return _Samples(node.made[k][0], len(op.inputs), node.alike)
+        if op.type == "Concat" and (times := self._times(node)):
+            return _Samples(node.made[k][0], times, node.alike)
+        if op.type == "Split" and isinstance(first, _Samples) and 1 < first.outer == len(op.outputs):
+            return _Samples(first.dim, alike=first.alike) if self._are_copies(node, first) else meeting
         if (
             op.type == "Slice"
             and isinstance(first, _Samples)
             and self._size(op.inputs[0], first) != self._size(name, first)
         ):
-            return otherwise
+            return meeting
         if (
             op.type in _LOOKED_UP
             and len(node.made[k]) == 1
@@ -177,28 +220,37 @@ class _Walk:
             and _are_rows(node, first, k)
         ):
             # Those of the sample itself, if their numbers count on with it.
-            return otherwise if self.counted.isdisjoint(op.inputs[1:2]) else _Samples(node.made[k][0])
+            return meeting if self.counted.isdisjoint(op.inputs[1:2]) else _Samples(node.made[k][0])
+        if op.type in _SCATTERED and isinstance(first, _Samples) and not self.counted.isdisjoint(op.inputs[1:2]):
+            return _Samples(first.dim, first.outer)
+        if any(dims is not None and isinstance(g, _Samples) and not dims[g.dim] for g, dims in _with_dims(node)):
+            return meeting  # samples that no rank may have some of
         if len(node.factors) != 1:
-            return meeting if _read_others(node, k) else "unknown"
+            return "total" if not node.made[k] else meeting if _read_others(node, k) else "unknown"
         (factor,) = node.factors
         outer = _outer(node, factor)
         if outer is None:
-            return otherwise
+            return meeting
         dims = rule.results[k] or ()
         place = next((d for d, factors in enumerate(dims) if factor in factors), None)
         if place is None:
             return _of_all(node, factor, meeting)
-        if factor not in rule.cuts or (node.exchanges(factor) and op.type not in _LOSSES):
-            return otherwise
+        cut = rule.cuts.get(factor)
+        if op.type not in _LOSSES | _DRAWN and (cut is None or cut.aware or node.exchanges(factor)):
+            return meeting
         return _Samples(place, outer * _before(rule, dims[place], factor), node.alike and op.type not in _DRAWN)
 
-    def _lie_behind(self, node: _Node) -> bool:
-        """Whether as many samples as there are lie behind each other, several times."""
-        (axis,) = next((m for m in node.made if len(m) == 1), (-1,))
-        same = len({self.whole.tensors[n].shape for n in node.op.inputs}) == 1
-        joined = int(node.op.attributes["axis"]) % len(self.whole.tensors[node.op.inputs[0]].shape or (0,))
-        at = (isinstance(g, _Samples) and (g.dim, g.outer) == (axis, 1) for g in node.given)
-        return same and axis == joined and all(at)
+    def _times(self, node: _Node) -> int:
+        """How many times all samples lie behind each other; 0 where something else does."""
+        axis = int(node.op.attributes["axis"]) % len(self.whole.tensors[node.op.inputs[0]].shape or (0,))
+        joined = [g for g in node.given if isinstance(g, _Samples) and g.dim == axis]
+        each = {self._size(n, g) / g.outer for n, g in zip(node.op.inputs, joined, strict=False)}
+        return sum(g.outer for g in joined) if len(joined) == len(node.given) and len(each) == 1 else 0
+
+    def _are_copies(self, node: _Node, first: _Samples) -> bool:
+        """Whether equal pieces of a dimension are all samples each."""
+        axis = int(node.op.attributes.get("axis", 0)) % len(self.whole.tensors[node.op.inputs[0]].shape or (0,))
+        return axis == first.dim and len({self.whole.tensors[n].shape for n in node.op.outputs}) == 1
 
     def _size(self, name: str, samples: _Samples) -> int:
         return (self.whole.tensors[name].shape or ())[samples.dim]
@@ -231,7 +283,7 @@ def _read_others(node: _Node, k: int) -> bool:
     left = {f for factors in node.rule.results[k] or () for f in factors}
     read = (
         set(dims[kind.dim])
-        for kind, dims in zip(node.given, node.rule.operands, strict=False)
+        for kind, dims in _with_dims(node)
         if isinstance(kind, _Samples) and not kind.alike and dims is not None
     )
     return any(factors and factors.isdisjoint(left) for factors in read)
@@ -241,6 +293,8 @@ def _of_all(node: _Node, factor: str, meeting: Meeting) -> _Kind | Meeting:
     """Of what has no dimension of the batch."""
     if node.op.type in _CHOSEN:
         return "still" if node.alike else meeting
+    if node.op.type in _LOSSES and not any(factor in factors for factors in node.rule.operands[1] or ()):
+        return meeting  # samples are classes
     combine = node.rule.combine(factor)
     if not node.exchanges(factor) and (combine is Combine.INNER or (node.alike and combine is not Combine.SUM)):
         return "still"
@@ -249,17 +303,22 @@ def _of_all(node: _Node, factor: str, meeting: Meeting) -> _Kind | Meeting:
 
 def _outer(node: _Node, factor: str) -> int | None:
     """How much of a dimension lies before the samples, beside what the rule names itself; None where the factor is not
-    that of the samples."""
-    outer = 1
-    for kind, dims in zip(node.given, node.rule.operands, strict=False):
+    that of the samples, or where operands have them in other orders."""
+    found: set[int] = set()
+    for kind, dims in _with_dims(node):
         if not isinstance(kind, _Samples) or dims is None:
             continue
         factors = dims[kind.dim]
         before = _before(node.rule, factors, factor) if factor in factors else 0
         if not before or kind.outer % before or (len(factors) > 1 and kind.outer != before):
             return None
-        outer = kind.outer // before
-    return outer
+        if node.alike or not kind.alike:  # what is equal lies in any order
+            found.add(kind.outer // before)
+    return found.pop() if len(found) == 1 else None
+
+
+def _with_dims(node: _Node) -> Iterator[tuple[_Kind, Dims | None]]:
+    return zip(node.given, node.rule.operands, strict=False)
 
 
 def _before(rule: Rule, factors: tuple[str, ...], factor: str) -> int:

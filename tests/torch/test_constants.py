@@ -13,8 +13,9 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from planner.frontends import import_bytes  # noqa: E402
+from planner.torch.agreement import known_constants  # noqa: E402
 from planner.torch.capture import capture  # noqa: E402
-from planner.torch.constants import constants_of_samples, part_of  # noqa: E402
+from planner.work.constants import constants_of_samples, part_of  # noqa: E402
 
 B, S = 4, 5
 X = torch.randn(B, S, generator=torch.Generator().manual_seed(0))
@@ -53,7 +54,7 @@ class Step(nn.Module):
 def _found(step: Callable[[Tensor], Tensor], batch: int) -> list[str]:
     found = capture(Step(step), (X,))
     part, whole = import_bytes(found.model, batch=batch), import_bytes(found.model)
-    return list(constants_of_samples(part, whole, found.constants))
+    return list(constants_of_samples(part, whole, known_constants(found, whole)))
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -72,10 +73,10 @@ def test_a_part_is_what_all_parts_have_whether_behind_or_beside_each_other() -> 
     side_by_side = torch.tensor([[7, 7, 7, 8, 8, 8]]).numpy()
     behind = torch.tensor([[7, 8, 7, 8, 7, 8]]).numpy()
     for whole in (side_by_side, behind):
-        found, step = part_of(whole, (1, 2))
+        found, steps = part_of(whole, (1, 2))
         assert found is not None
-        assert (found.tolist(), step) == ([[7, 8]], 0)
-    counted, step = part_of(torch.arange(6)[None].numpy(), (1, 2))
+        assert (found.tolist(), steps) == ([[7, 8]], ())
+    counted, steps = part_of(torch.arange(6)[None].numpy(), (1, 2))
     assert counted is not None
-    assert (counted.tolist(), step) == ([[0, 1]], 2)
-    assert part_of(torch.tensor([[7, 8, 9, 7, 8, 8]]).numpy(), (1, 2)) == (None, 0)
+    assert (counted.tolist(), steps) == ([[0, 1]], (2,))
+    assert part_of(torch.tensor([[7, 8, 9, 7, 8, 8]]).numpy(), (1, 2)) == (None, ())

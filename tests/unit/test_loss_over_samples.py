@@ -98,6 +98,10 @@ OTHERS: dict[str, Nodes] = {
         SQUARES, ("ReduceSum", ["squares"], "a", {"keepdims": 0}), ("Abs", ["apart"], "sizes", {}),
         ("ReduceSum", ["sizes"], "b", {"keepdims": 0}), ("Div", ["a", "b"], "loss", {}),
     ],
+    "a cross-entropy with weights of classes": [
+        ("ReduceSumSquare", ["w", "first_axis"], "of_classes", {"keepdims": 0}),
+        ("SoftmaxCrossEntropyLoss", ["apart", "labels", "of_classes"], "loss", {}),
+    ],
     "a sum and a weight's norm": [
         SQUARES, ("ReduceSum", ["squares"], "sum", {"keepdims": 0}), ("Mul", ["w", "w"], "norms", {}),
         ("ReduceSum", ["norms"], "norm", {"keepdims": 0}), ("Add", ["sum", "norm"], "loss", {}),

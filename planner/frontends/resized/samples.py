@@ -63,6 +63,8 @@ def _is_loss(op: Op) -> bool:
 
 
 def _reduction(op: Op) -> OverSamples:
+    if op.attributes.get("reduction", "mean") in ("mean", b"mean") and any(op.inputs[2:3]):
+        return "other"  # the sum of samples over that of the weights of their classes
     match op.attributes.get("reduction", "mean"):
         case "mean" | b"mean":
             return "mean"
