@@ -30,7 +30,8 @@ def matmul_gradients(a: Array, b: Array, dy: Array, *, want_a: bool, want_b: boo
         da = unbroadcast(dy @ np.swapaxes(b2, -1, -2), a2.shape).reshape(a.shape)
     if want_b:
         if b2.ndim == 2:  # one product over all batches, without a weight gradient per batch
-            db = a2.reshape(-1, a2.shape[-1]).T @ dy.reshape(-1, dy.shape[-1])
+            rows = math.prod(a2.shape[:-1])  # said, since nothing tells it of arrays without elements
+            db = a2.reshape(rows, a2.shape[-1]).T @ dy.reshape(rows, dy.shape[-1])
         else:
             db = unbroadcast(np.swapaxes(a2, -1, -2) @ dy, b2.shape)
         db = db.reshape(b.shape)
