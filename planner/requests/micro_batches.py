@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner.errors import InputError, UsageError
 from planner.frontends.resized.rebind import batch_axes, rebind
 from planner.ir import Graph, Role
-from planner.work.by_sample import meetings
+from planner.work.by_sample import Meeting, meetings
 from planner.work.constants import counted_on
 
 __all__ = ["computed_otherwise"]
@@ -18,13 +18,9 @@ def computed_otherwise(graph: Graph, micro_batches: int) -> list[str]:
     if micro_batches == 1 or not data or any(op.type.endswith("Grad") for op in graph.ops):
         return []
     try:
-        double = rebind(graph, batch_axes(graph, 2 * data[0][0]))
-    except (InputError, UsageError):  # nothing can be said of a graph that has no other size
-        return []
-    # Those of which the file does not hold the values may be anything: places of the batch are most of them.
-    unknown = {t.name for t in double.tensors.values() if t.role is Role.CONSTANT and t.value is None}
-    counted = counted_on(graph, double, lambda name: double.tensors[name].value)
-    found = list(meetings(graph, double, counted | unknown))
+        found = _meetings(graph, 2 * data[0][0])
+    except (InputError, UsageError, LookupError, ValueError):
+        return []  # nothing can be said of a graph that has no other size, or makes no sense with it
     names = [f"{m.op.type} {m.op.name}" for m in found if m.kind == "samples"]
     taken = [f"{m.op.type} {m.op.name}" for m in found if m.kind == "rows"]
     lines = []
@@ -39,6 +35,15 @@ def computed_otherwise(graph: Graph, micro_batches: int) -> list[str]:
             f"{micro_batches} micro-batches; --micro-batches 1 prevents it"
         )
     return lines
+
+
+def _meetings(graph: Graph, samples: int) -> list[Meeting]:
+    """Of the graph as a part of one of so many samples."""
+    double = rebind(graph, batch_axes(graph, samples))
+    # Those of which the file does not hold the values may be anything: places of the batch are most of them.
+    unknown = {t.name for t in double.tensors.values() if t.role is Role.CONSTANT and t.value is None}
+    counted = counted_on(graph, double, lambda name: double.tensors[name].value)
+    return list(meetings(graph, double, counted | unknown))
 
 
 def _these(names: list[str]) -> str:

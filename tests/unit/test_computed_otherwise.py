@@ -60,6 +60,14 @@ def test_nothing_is_said_of_samples_that_are_by_themselves(name: str) -> None:
     assert computed_otherwise(import_bytes(data, batch=2), 4) == []
 
 
+def test_a_graph_that_makes_no_sense_in_another_size_is_passed_over() -> None:
+    """Places that are an input are as many as the samples are, by chance."""
+    text = """<ir_version: 8, opset_import: ["": 18]>
+    places (float[1, 3, 1, 5] x, int64[1] axes) => (float[1, 3, 1, 1, 5] y) { y = Unsqueeze(x, axes) }"""
+    graph = import_bytes(parser.parse_model(text).SerializeToString())
+    assert computed_otherwise(graph, 4) == []
+
+
 def test_a_search_says_it_of_its_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "step.onnx"
     file.write_bytes(model(MEETING["Softmax s"]))
