@@ -96,7 +96,8 @@ def test_verify_shows_its_work(tmp_path: Path) -> None:
     model = SAMPLES / "moe_tiny.onnx"
     command = [sys.executable, "-m", "planner", "search", str(model), "--devices", "4", "--out", str(plan)]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
-    eager = "import sys; from planner import status; status.PATIENCE = 0.0; from planner.cli.main import main; "
+    eager = "import sys; from planner import status; status.PATIENCE = 0.0; status.EVERY = 0.002; "
+    eager += "from planner.cli.main import main; "
     written = on_terminal("-c", eager + f"sys.exit(main(['verify', {str(plan)!r}]))", TERM="xterm")
     assert re.search(r"\rverify \d+ s[. ]{3}  deriving every field", written)
     kept = screen(written)
