@@ -85,16 +85,46 @@ def utilisation(
     mode: str,
 ) -> tuple[float | None, float | None]:
     """Operations a second and device, and their share of what the machine's products reach at most; `graph`: of a
-    micro-batch; `mode`: training, frozen (training without gradients of weights) or inference.  None for
-    both where they cannot be counted."""
+    micro-batch; `mode`: training, frozen (training without gradients of any weight) or inference.  Weights that the
+    graph has as constants have no gradient, and what no trained weight enters has no backward pass.  None for both
+    where they cannot be counted."""
     from planner.cost_models.device import resolve_rate
     from planner.frontends.facts.flops import flops
 
-    computed = sum(flops(graph, op) for op in graph.ops) * _PASSES[mode] * micro_batches
+    passes = (
+        _passes_by_operator(graph)
+        if mode == "training"
+        else dict.fromkeys((op.name for op in graph.ops), _PASSES[mode])
+    )
+    computed = sum(flops(graph, op) * passes[op.name] for op in graph.ops) * micro_batches
     if not computed or profile.device is None or seconds <= 0:
         return None, None
     flops_per_s = computed / seconds / devices
     return flops_per_s, flops_per_s / resolve_rate(profile.device.matmul_flops_per_s, precision)
+
+
+def _passes_by_operator(graph: Graph) -> dict[str, int]:
+    """How often a training step computes as much as the forward pass of an operator does: for the result, and for the
+    gradients of the two factors of a product.  The gradient of an input of the model counts, as is usual: a model that
+    is trained whole has three passes throughout."""
+    from planner.ir import Role
+    from planner.work.activity import trained_parameters
+
+    trained = trained_parameters(graph)
+    still = {t.name for t in graph.tensors.values() if t.role is Role.CONSTANT}
+    still.update(t.name for t in graph.parameters if t.name not in trained)
+    entered = set(trained)
+    passes = {}
+    for op in graph.ops:
+        read = [t for t in op.inputs if t]
+        if read and all(t in still for t in read):
+            still.update(t for t in op.outputs if t)
+        if not any(t in entered for t in read):
+            passes[op.name] = 1
+            continue
+        entered.update(t for t in op.outputs if t)
+        passes[op.name] = 2 if any(t in still for t in op.inputs[:2]) else 3
+    return passes
 
 
 def tokens_of_sample(graph: Graph) -> int | None:

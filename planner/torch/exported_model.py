@@ -27,6 +27,7 @@ from planner.library.model import Model, model_of
 from planner.library.plan import Plan, load_plan
 from planner.requests.values import plan_file
 from planner.torch.capture import BufferUpdate
+from planner.torch.capture.returned import Returned
 from planner.torch.capture.writer import as_array
 from planner.torch.planning import ModulePlan
 from planner.verify.model_file import ModelFile
@@ -55,7 +56,7 @@ class ExportedStep:
     named: Mapping[str, str] = field(repr=False)
     mode_matters: bool = False
     training: bool = True
-    own_loss: bool = False
+    returned: Returned = field(default_factory=Returned)
     updates: tuple[BufferUpdate, ...] = ()
     kept: tuple[str, ...] = ()
 
@@ -136,7 +137,7 @@ def load_exported(
         named,
         mode_matters=any(op.type == "Dropout" for op in graph.ops),
         training=module.training,
-        own_loss=len(graph.outputs) > 1,
+        returned=Returned("loss" if len(graph.outputs) > 1 else None),
     )
     return ModulePlan(Plan(plan.text, Model(found.source, dict(about.bind), _batch(plan))), step)
 

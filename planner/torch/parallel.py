@@ -8,7 +8,6 @@ schedule of a pipeline interleaves them; `loss.backward()` hands the gradients o
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -43,24 +42,9 @@ from planner.torch.step import model_of_step
 from planner.verify.pipelined import pipeline_of
 from planner.work.constants import part_of
 
-__all__ = ["Mode", "Runner", "StepOutput", "parallelize"]
+__all__ = ["Mode", "Runner", "parallelize"]
 
 Mode = Literal["eager", "traced", "compiled"]
-
-
-class StepOutput(OrderedDict[str, Any]):
-    """What a module that returns its own loss returns when it is parallel: the loss, by name, attribute or place."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self:
-            return self[name]
-        raise AttributeError(f"a parallel step returns its loss alone, and no {name!r}")
-
-    def __missing__(self, key: Any) -> Any:
-        raise KeyError(f"a parallel step returns its loss alone, and no {key!r}")
-
-    def __getitem__(self, key: Any) -> Any:
-        return tuple(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
 
 
 def parallelize(module: nn.Module, plan: ModulePlan, *, mode: Mode = "eager") -> nn.Module:
@@ -279,7 +263,7 @@ class Runner:
         return self._wrapped(Deliver.apply(loss, self.anchor, self._delivery(taken)))
 
     def _wrapped(self, loss: Tensor) -> Any:
-        return StepOutput(loss=loss) if self.capture.own_loss else loss
+        return self.capture.returned.wrapped(loss)
 
     def _delivery(self, taken: Taken) -> list[tuple[nn.Parameter, Tensor]]:
         """Parameters with their gradients, none in the memory of another, since what clips them writes into them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,11 +178,25 @@ def _search(
         devices = dist.get_world_size()
     given = {"precision": _precision(module), "target": "torch", **options, "optimizer": optimizer_name(optimizer)}
     model = model_of_step(captured)
+    if devices != 1 and (machine is None or machine.devices != 1):
+        _warn_of_frozen(module, captured)
 
     def searching(**more: Any) -> Plan:
         return search(model, machine, devices=devices, **(given | more))
 
     return model, searching
+
+
+def _warn_of_frozen(module: nn.Module, captured: Capture) -> None:
+    """Where more weights are frozen than trained: a plan splits what is trained alone."""
+    frozen = sum(p.numel() for name, p in module.named_parameters() if name in captured.kept)
+    trained = sum(module.get_parameter(name).numel() for name in captured.parameters)
+    if frozen > trained:
+        warnings.warn(
+            f"{captured.name}: {frozen:,} of its {frozen + trained:,} weights are frozen: every device holds these "
+            "whole, in every plan; tensor parallelism, ZeRO and stages divide what is trained",
+            stacklevel=4,
+        )
 
 
 def load(

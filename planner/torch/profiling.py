@@ -17,7 +17,7 @@ from planner.runtime.live import peak_bytes
 from planner.runtime.placements import local_tensor
 from planner.runtime.traced import TracedStage
 from planner.runtime.watched import watched_steps
-from planner.torch.capture.exported import loss_of
+from planner.torch.capture.returned import loss_of
 
 __all__ = ["measured_steps", "profile"]
 

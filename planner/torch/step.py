@@ -15,6 +15,7 @@ from planner.ir import Graph
 from planner.library.model import Model
 from planner.requests.model import ModelSource
 from planner.torch.capture import BufferUpdate
+from planner.torch.capture.returned import Returned
 
 __all__ = ["Step", "model_of_step"]
 
@@ -31,7 +32,7 @@ class Step(Protocol):
     kept        buffers and frozen parameters whose numbers the graph has or is given once, as the module names them
     training    whether the module was in training mode; `mode_matters`: whether the step has operators to which that
                 makes a difference
-    own_loss    whether the module returned its loss by name
+    returned    where the loss is in what the module returns
     """
 
     @property
@@ -55,7 +56,7 @@ class Step(Protocol):
     @property
     def mode_matters(self) -> bool: ...
     @property
-    def own_loss(self) -> bool: ...
+    def returned(self) -> Returned: ...
 
     def fed(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> list[Tensor]:
         """The tensors that a call of the parallel module reads, in the order of `inputs`.

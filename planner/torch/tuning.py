@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from planner.errors import PlannerError, UsageError
 from planner.report.words import time_text
-from planner.torch.capture.exported import loss_of
+from planner.torch.capture.returned import loss_of
 from planner.torch.parallel import Mode, parallelize
 from planner.torch.planning import Examples, ModulePlan, arguments_of, optimizer_name, plans_of
 from planner.torch.profiling import measured_steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib.util import find_spec
 
 import numpy as np
@@ -159,6 +160,22 @@ def test_frozen_parameters_are_constants() -> None:
     found = capture(module, (torch.randn(4, 8),), targets=(torch.randn(4, 1),), loss=nn.functional.mse_loss)
     assert found.parameters == ("1.weight", "1.bias")
     assert {t.name for t in import_bytes(found.model).parameters} == {"1.weight", "1.bias"}
+
+
+@pytest.mark.parametrize(("devices", "trained"), [(4, 8), (1, 8), (4, 512)])
+def test_frozen_weights_that_every_device_holds_are_named(devices: int, trained: int) -> None:
+    with torch.device("meta"):
+        module = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, trained))
+    module[0].requires_grad_(False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        plan(
+            module, torch.empty(8, 256, device="meta"), targets=torch.empty(8, dtype=torch.int64, device="meta"),
+            loss=nn.functional.cross_entropy, devices=devices, hardware="a100-80", cache=False,
+        )  # fmt: skip
+    found = [str(w.message) for w in caught if "frozen" in str(w.message)]
+    assert len(found) == (devices > 1 and trained < 256)
+    assert all("Sequential: 65,792 of its 67,848 weights are frozen" in f for f in found)
 
 
 def test_an_operator_without_translation_is_named_with_its_module() -> None:

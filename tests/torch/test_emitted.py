@@ -26,7 +26,7 @@ from planner.cli.main import main  # noqa: E402
 from planner.errors import InputError  # noqa: E402
 from planner.runtime.planned import planned_traffic  # noqa: E402
 from planner.runtime.workers import Context, Workers  # noqa: E402
-from planner.torch.capture.exported import loss_of  # noqa: E402
+from planner.torch.capture.returned import loss_of  # noqa: E402
 from tests.torch.exports import KEPT, WithLoss, exported, kept  # noqa: E402
 from tests.torch.models import Case  # noqa: E402
 from tests.torch.training import Trained, alone, made, optimizer_of, whole, worst  # noqa: E402

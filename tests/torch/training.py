@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 import planner.torch
 from planner.runtime.planned import planned_traffic
 from planner.runtime.workers import Context
-from planner.torch.capture.exported import loss_of
+from planner.torch.capture.returned import loss_of
 from tests.torch.models import CASES, Case
 
 # Kinds of plans for four ranks: options of `planner.torch.plan`.

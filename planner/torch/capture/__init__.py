@@ -4,6 +4,7 @@
 - `known`: values that nothing fed or trained enters
 - `registry`, `operators`: how each ATen operator is written
 - `writer`: the ONNX nodes; `captured`: the walk; `result`: what it makes, which leads back to the module
+- `returned`: where the loss is in what the module returns
 
 A plan for the captured model is a plan like any other: the commands and the service read it.
 """

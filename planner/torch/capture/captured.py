@@ -23,6 +23,7 @@ from planner.torch.capture.known import computed, once
 from planner.torch.capture.names import argument_names, fixed_arguments, input_leaves, input_names, module_path
 from planner.torch.capture.registry import Translator, translator
 from planner.torch.capture.result import BufferUpdate, Capture, Fixed, plain_of
+from planner.torch.capture.returned import Returned
 from planner.torch.capture.unallocated import has_numbers
 from planner.torch.capture.writer import Value, Writer
 
@@ -62,16 +63,15 @@ def capture(
     given = tuple(inputs), kwargs, tuple(targets)
     held = fixed_arguments(module, given, fixed)
     numbers = {f.leaf: f.numbers for f in held}
-    program = exported_step(module, inputs, kwargs, targets, loss, fixed=numbers)
-    return _Walk(module, program, given, held, own_loss=loss is None).captured()
+    program, returned = exported_step(module, inputs, kwargs, targets, loss, fixed=numbers)
+    return _Walk(module, program, given, held, returned).captured()
 
 
 class _Walk:
     def __init__(
-        self, module: nn.Module, program: ExportedProgram, given: Any, fixed: tuple[Fixed, ...], *, own_loss: bool
+        self, module: nn.Module, program: ExportedProgram, given: Any, fixed: tuple[Fixed, ...], returned: Returned
     ) -> None:
-        self.fixed = fixed
-        self.own_loss = own_loss
+        self.fixed, self.returned = fixed, returned
         self.module, self.program, self.given = module, program, given
         self.writer = Writer(type(module).__name__)
         self.structure = pytree.tree_structure(given)
@@ -347,7 +347,7 @@ class _Walk:
             loss,
             self.structure,
             positional=len(self.given[0]),
-            own_loss=self.own_loss,
+            returned=self.returned,
             mode_matters=bool(updates) or any(n.op_type == "Dropout" for n in w.nodes),
             kept=(*self.kept, *(n for n, follows in self.parameters.items() if not follows and n in used)),
             plain=plain_of(pytree.tree_leaves(self.given)),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +30,10 @@ from planner.torch.capture.masked_rows import MaskedRows
 from planner.torch.capture.own_gradients import compare_own_gradients
 from planner.torch.capture.places import place_of_frames
 from planner.torch.capture.registry import is_known
+from planner.torch.capture.returned import Returned
 from planner.torch.capture.unallocated import stood_in
 
-__all__ = ["FLOW_ADVICE", "Loss", "exported_step"]
+__all__ = ["FLOW_ADVICE", "Exported", "Loss", "exported_step"]
 
 Loss = Callable[..., Tensor]
 
@@ -45,13 +46,24 @@ FLOW_ADVICE: Final = (
 _OF_VALUES = ("data-dependent", "datadependent", "dynamiccontrolflow", "control flow", "unbacked", "bool()")
 
 
+class Exported(NamedTuple):
+    """The program of a step, and where the module has its own loss in what it returns."""
+
+    program: ExportedProgram
+    returned: Returned
+
+
 class _Step(nn.Module):
     """The module and its loss as one: what is exported."""
 
-    def __init__(self, module: nn.Module, loss: Loss | None, fixed: Mapping[int, Tensor], unchecked: list[str]) -> None:
+    def __init__(
+        self, module: nn.Module, loss: Loss | None, fixed: Mapping[int, Tensor], unchecked: list[str],
+        returned: list[Returned],
+    ) -> None:  # fmt: skip
         super().__init__()
         self.module, self.loss, self.fixed = module, loss, dict(fixed)
-        self.checks = partial(checks_left_out, unchecked)  # torch.export gives a module other lists than it had
+        # torch.export gives a module other lists than it had.
+        self.checks, self.returns = partial(checks_left_out, unchecked), returned.append
 
     def forward(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], targets: tuple[Any, ...]) -> Any:
         name = type(self.module).__name__
@@ -61,7 +73,12 @@ class _Step(nn.Module):
         with compare_own_gradients(name), DetachUnfollowed(name), MaskedRows(name) as masked, self.checks(), known:
             with _written_buffers(self.module):
                 found = self.module(*inputs, **kwargs)
-            result = loss_of(found) if self.loss is None else self.loss(found, *targets)
+            if self.loss is None:
+                own = Returned.of(found)
+                self.returns(own)
+                result = own.taken(found)
+            else:
+                result = self.loss(found, *targets)
             masked.check(result)
             return result
 
@@ -90,21 +107,6 @@ def _written_buffers(module: nn.Module) -> Iterator[None]:
         owner._buffers[name] = buffer
 
 
-def loss_of(found: Any) -> Any:
-    """The loss in what a module returned, as Hugging Face's models return theirs; what they returned where there is
-    none."""
-    given = found.get("loss") if isinstance(found, Mapping) else getattr(found, "loss", None)
-    if isinstance(given, Tensor):
-        return given
-    if not isinstance(found, tuple):
-        return found
-    # Of (scores, loss) the second; further behind, numbers are of another kind, such as a temperature.
-    if found and isinstance(found[0], Tensor) and found[0].ndim == 0:
-        return found[0]
-    scalars = [i for i, x in enumerate(found) if isinstance(x, Tensor) and x.ndim == 0 and x.is_floating_point()]
-    return found[1] if scalars == [1] else found
-
-
 def exported_step(
     module: nn.Module,
     inputs: Sequence[Any],
@@ -115,7 +117,7 @@ def exported_step(
     dynamic_shapes: Any = None,
     whole: bool = False,
     fixed: Mapping[int, Tensor] = MappingProxyType({}),
-) -> ExportedProgram:
+) -> Exported:
     """The program of one step, as torch.export has it where it is wanted `whole`, else with operators decomposed that
     no translator knows; `dynamic_shapes` are those of torch.export, and `fixed` the numbers of arguments that have the
     same in every step, by their place among the leaves of inputs, keywords and targets.
@@ -123,7 +125,8 @@ def exported_step(
     InputError where torch.export cannot follow the module.
     """
     unchecked: list[str] = []
-    step = _Step(module, loss, fixed, unchecked)
+    returned = [Returned()]
+    step = _Step(module, loss, fixed, unchecked, returned)
     step.training = module.training
     given = _apart((tuple(inputs), dict(kwargs), tuple(targets)))
     with (
@@ -148,7 +151,7 @@ def exported_step(
             f"fail: {', '.join(unchecked)}",
             stacklevel=2,
         )
-    return found
+    return Exported(found, returned[-1])
 
 
 def _functional(program: ExportedProgram) -> ExportedProgram:

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from planner.errors import InputError
 from planner.ir import Graph
+from planner.torch.capture.returned import Returned
 
 __all__ = ["BufferUpdate", "Capture", "plain_of"]
 
@@ -61,7 +62,7 @@ class Capture:
     training    whether the module was in training mode; `mode_matters`: whether the step has operators to which that
                 makes a difference
     positional  the number of positional arguments of the module; targets come behind them
-    own_loss    whether the module returned its loss by name
+    returned    where the loss is in what the module returns
     loss        the name of the loss, None where the step has none
     plain       what the module was called with that is no tensor; `arguments`: the names of its arguments, in order
     fixed       arguments whose numbers every step has
@@ -78,7 +79,7 @@ class Capture:
     loss: str | None
     structure: pytree.TreeSpec = field(repr=False)
     positional: int = 0
-    own_loss: bool = False
+    returned: Returned = field(default_factory=Returned)
     mode_matters: bool = False
     kept: tuple[str, ...] = ()
     plain: tuple[Any, ...] = ()

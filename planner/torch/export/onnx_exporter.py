@@ -59,7 +59,7 @@ def exported_by_torch(
     given = (tuple(inputs), dict(kwargs), tuple(targets))
     names = list(input_names(module, given))
     shapes = _dynamic_shapes(given, names, dynamic or {})
-    program = exported_step(module, inputs, kwargs, targets, loss, dynamic_shapes=shapes, whole=True)
+    program, _ = exported_step(module, inputs, kwargs, targets, loss, dynamic_shapes=shapes, whole=True)
     chosen: dict[str, Any] = {} if opset is None else {"opset_version": opset}
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
