@@ -7,7 +7,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from planner.frontends.facts.flops import flops
 from planner.ir import Graph
 from planner.planning.pipeline import global_batch
 from planner.planning.plan_file import MIXED_SCHEMA
@@ -15,13 +14,12 @@ from planner.planning.planner import gap_of
 from planner.planning.schemes import in_words, spelled
 from planner.report.words import time_text
 from planner.requests.degrees import degrees_of
-from planner.requests.rates import tokens_of_sample
+from planner.requests.rates import computed_flops, tokens_of_sample
 from planner.uniform.mixed import Cluster, Compared, FoundMixed, Mixed
 
 __all__ = ["MixedAnswer", "document_of", "lines_of"]
 
 _GIB = 2**30
-_PASSES = 3  # the backward pass computes twice as much as the forward pass
 _NOT_YET = "no plan.json: `verify`, `emit`, `report` and `run` handle only one kind of devices"
 
 
@@ -46,7 +44,7 @@ def document_of(answer: MixedAnswer, model: Path) -> dict[str, Any]:
     best, graph, cluster = answer.best[0], answer.graph, answer.cluster
     c, seconds, batch = best.configuration, best.step_time_s, global_batch(graph)
     tokens = tokens_of_sample(graph)
-    rate = sum(flops(graph, op) for op in graph.ops) * _PASSES / seconds
+    rate = computed_flops(graph) / seconds
     bound = min(answer.found.bound_s, seconds)
     return {
         "schema": MIXED_SCHEMA,

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from planner.ir import Graph
     from planner.planning import PlanDocument
 
-__all__ = ["rates", "rates_beside", "rates_of_plan", "tokens_of_sample", "utilisation"]
+__all__ = ["computed_flops", "rates", "rates_beside", "rates_of_plan", "tokens_of_sample", "utilisation"]
 
-# The backward pass computes twice as much as the forward pass: gradients of activations, and of weights that train.
-_PASSES: Final = {"training": 3, "frozen": 2, "inference": 1}
+# The backward pass computes once as much as the forward pass for the gradients of activations.
+_PASSES: Final = {"frozen": 2, "inference": 1}
 
 
 def rates(
@@ -85,22 +85,26 @@ def utilisation(
     mode: str,
 ) -> tuple[float | None, float | None]:
     """Operations a second and device, and their share of what the machine's products reach at most; `graph`: of a
-    micro-batch; `mode`: training, frozen (training without gradients of any weight) or inference.  Weights that the
-    graph has as constants have no gradient, and what no trained weight enters has no backward pass.  None for both
-    where they cannot be counted."""
+    micro-batch; `mode` as of `computed_flops`.  None for both where they cannot be counted."""
     from planner.cost_models.device import resolve_rate
-    from planner.frontends.facts.flops import flops
 
-    passes = (
-        _passes_by_operator(graph)
-        if mode == "training"
-        else dict.fromkeys((op.name for op in graph.ops), _PASSES[mode])
-    )
-    computed = sum(flops(graph, op) * passes[op.name] for op in graph.ops) * micro_batches
+    computed = computed_flops(graph, mode) * micro_batches
     if not computed or profile.device is None or seconds <= 0:
         return None, None
     flops_per_s = computed / seconds / devices
     return flops_per_s, flops_per_s / resolve_rate(profile.device.matmul_flops_per_s, precision)
+
+
+def computed_flops(graph: Graph, mode: str = "training") -> int:
+    """Operations that a step of the graph computes; `mode`: training, frozen (training without gradients of any
+    weight) or inference.  In training, weights that the graph has as constants have no gradient, and what no trained
+    weight enters has no backward pass."""
+    from planner.frontends.facts.flops import flops
+
+    if mode != "training":
+        return sum(flops(graph, op) for op in graph.ops) * _PASSES[mode]
+    passes = _passes_by_operator(graph)
+    return sum(flops(graph, op) * passes[op.name] for op in graph.ops)
 
 
 def _passes_by_operator(graph: Graph) -> dict[str, int]:

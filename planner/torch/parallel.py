@@ -255,15 +255,14 @@ class Runner:
         given = self._given(arguments, keywords)
         # A module that was planned in evaluation mode is trained in it, too.
         if not torch.is_grad_enabled() or not (self.module.training or not self.capture.training):
-            return self._wrapped(self._loss(self._forward_only().step(self._feed(given, self._forward_only()))))
+            return self.capture.returned.wrapped(
+                self._loss(self._forward_only().step(self._feed(given, self._forward_only())))
+            )
         taken = self.stepper.step(self._feed(given, self.stage))
         self.steps += 1
         self._update_buffers(taken)
         loss = self._loss(taken)
-        return self._wrapped(Deliver.apply(loss, self.anchor, self._delivery(taken)))
-
-    def _wrapped(self, loss: Tensor) -> Any:
-        return self.capture.returned.wrapped(loss)
+        return self.capture.returned.wrapped(Deliver.apply(loss, self.anchor, self._delivery(taken)))
 
     def _delivery(self, taken: Taken) -> list[tuple[nn.Parameter, Tensor]]:
         """Parameters with their gradients, none in the memory of another, since what clips them writes into them."""

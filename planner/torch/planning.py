@@ -189,7 +189,8 @@ def _search(
 
 def _warn_of_frozen(module: nn.Module, captured: Capture) -> None:
     """Where more weights are frozen than trained: a plan splits what is trained alone."""
-    frozen = sum(p.numel() for name, p in module.named_parameters() if name in captured.kept)
+    kept = frozenset(captured.kept)
+    frozen = sum(p.numel() for name, p in module.named_parameters() if name in kept)
     trained = sum(module.get_parameter(name).numel() for name in captured.parameters)
     if frozen > trained:
         warnings.warn(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.peer, pytest.mark.usefixtures("process_alone")]
 
-import torch.distributed as dist  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 
@@ -22,14 +20,6 @@ from planner.runtime.placements import local_tensor  # noqa: E402
 
 X = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(8)
-
-
-@pytest.fixture(autouse=True)
-def _group() -> Iterator[None]:
-    """This process alone."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def _mlp() -> nn.Module:

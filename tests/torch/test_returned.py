@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.peer, pytest.mark.usefixtures("process_alone")]
 
-import torch.distributed as dist  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 
@@ -19,14 +18,6 @@ from planner.torch.capture.returned import NotReturned, Returned, loss_of  # noq
 
 X = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(8)
-
-
-@pytest.fixture(autouse=True)
-def _group() -> Iterator[None]:
-    """This process alone."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 class _Named(dict[str, Any]):

@@ -39,7 +39,8 @@ def counted(found: ModelProto, mode: str = "training", micro_batches: int = 1) -
     graph = import_bytes(found.SerializeToString())
     rate, share = utilisation(graph, micro_batches, 1.0, 4, MACHINE, precision="fp32", mode=mode)
     assert rate is not None
-    assert share == pytest.approx(rate / MACHINE.device.matmul_flops_per_s["fp32"])  # type: ignore[union-attr]
+    assert MACHINE.device is not None
+    assert share == pytest.approx(rate / MACHINE.device.matmul_flops_per_s["fp32"])
     return rate * 4 / PRODUCT
 
 
