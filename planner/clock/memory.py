@@ -8,7 +8,7 @@ from typing import Final
 
 from planner.clock.configuration import Configuration
 from planner.clock.stages import alike_ranks, chunks_of, each_once, in_chunk
-from planner.trace import Workload
+from planner.trace import Unit, Workload
 
 __all__ = [
     "STATE_BYTES",
@@ -162,7 +162,7 @@ def held_bytes(
     transient = c.copies * max((_working(workload, own, part) for own, part in parts), default=0.0)
     if c.zero == 3 and workload.trained:
         # The weights of the unit that runs and of the next one, and the gradient of the one before.
-        transient += max(u.weights for u in mine) * (2 * c.weight_bytes + c.gradient_bytes)
+        transient += max(u.weights * (2 * c.weight_bytes + c.gradient_bytes) + 2 * u.frozen_bytes for u in mine)
     hosted = (
         _saved_of_unit(workload, own, i) for own, part in parts if own.offload for i in part if workload.repeated[i]
     )
@@ -170,7 +170,7 @@ def held_bytes(
     transient += 2 * c.copies * max(hosted, default=0.0)
     if not c.frozen:
         transient += _widest(workload, blocks) * made_bytes(c)
-    frozen = sum(u.frozen_stored_bytes if c.zero == 3 else u.frozen_bytes for u in mine)
+    frozen = sum(_frozen_bytes(u, c) for u in mine)
     return Held(
         divided(3) * c.weight_bytes + frozen,
         0.0 if c.frozen else divided(2) * c.gradient_bytes,
@@ -229,8 +229,14 @@ def _as_made(workload: Workload, c: Configuration, part: Sequence[int], held: He
         kept -= _kept_of_unit(workload, c, i)
     if narrow:
         widened = sum(made.values()) * c.gradient_bytes
-        moments.append(replace(held, weights=0.0, activations=0.0, gradients=widened, transient=0.0))
+        frozen = sum(_frozen_bytes(workload.units[i], c) for i in part)
+        moments.append(replace(held, weights=frozen, activations=0.0, gradients=widened, transient=0.0))
     return max(moments, key=lambda h: h.total)
+
+
+def _frozen_bytes(u: Unit, c: Configuration) -> float:
+    """What a device holds of the unit's weights that no optimizer changes."""
+    return u.frozen_stored_bytes if c.zero == 3 else u.frozen_bytes
 
 
 def _widest(workload: Workload, units: Sequence[int]) -> int:

@@ -52,7 +52,7 @@ def import_with_own(
     fill_sources(draft)
     unmerge(draft)
     transpose_apart(draft)
-    assign_roles(draft, said.parameters)
+    assign_roles(draft, said)
     fuse_experts(draft)
     graph = _freeze(draft, said, bound=bool(sizes))
     if batch is None:

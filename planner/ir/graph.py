@@ -103,7 +103,7 @@ class Graph:
                 t = self.tensors[name]
                 value = "" if t.value is None else hashlib.sha256(np.ascontiguousarray(t.value).tobytes()).hexdigest()
                 number[name] = f"%{len(number)}"
-                return f"{number[name]}:{t.role}:{t.dtype}:{t.shape}:{value}"
+                return f"{number[name]}:{t.role}{':frozen' if t.frozen else ''}:{t.dtype}:{t.shape}:{value}"
             return number[name]
 
         h = hashlib.sha256()

@@ -38,7 +38,8 @@ class Role(StrEnum):
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
     """`shape` is None only where it depends on data; `value` is kept for small constants alone.  `parts`: how many
-    equal parts readers take each dimension apart into; empty where they take none."""
+    equal parts readers take each dimension apart into; empty where they take none.  `frozen`: of a parameter, whether
+    the file says that it is never trained."""
 
     name: str
     shape: tuple[int, ...] | None
@@ -46,6 +47,7 @@ class Tensor:
     role: Role
     value: np.ndarray | None = None
     parts: tuple[int, ...] = ()
+    frozen: bool = False
 
     @property
     def rank(self) -> int:

@@ -101,10 +101,11 @@ def _of_most(plan: PlanDocument) -> dict[str, Any]:
 
 
 def _zero(plan: PlanDocument) -> int:
-    """What is divided of most parameters beyond what computing divides."""
+    """What is divided of most parameters beyond what computing divides; in training, of those that are trained."""
     levels = Counter[int]()
+    trains = plan.schedule.mode == "training"
     for p in plan.parameters.values():
-        if not p.compute:
+        if not p.compute or (trains and p.gradient is None):
             continue
         computed = p.compute[0].dims
         if p.stored.dims != computed:

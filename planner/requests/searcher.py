@@ -140,7 +140,7 @@ def _content(graph: Graph) -> str:
     for op in graph.ops:
         h.update(repr((op.name, op.source, op.module, op.inputs, op.outputs)).encode())
     for t in graph.tensors.values():
-        h.update(repr((t.name, str(t.role), t.dtype, t.shape)).encode())
+        h.update(repr((t.name, str(t.role), t.dtype, t.shape, *(("frozen",) if t.frozen else ()))).encode())
     h.update(repr((graph.inputs, graph.outputs, graph.loss)).encode())
     return h.hexdigest()
 

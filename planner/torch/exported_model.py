@@ -51,6 +51,7 @@ class ExportedStep:
     name: str
     inputs: tuple[str, ...]
     parameters: tuple[str, ...]
+    frozen: tuple[str, ...]
     aliases: Mapping[str, str]
     constants: Mapping[str, Tensor] = field(repr=False)
     named: Mapping[str, str] = field(repr=False)
@@ -132,6 +133,7 @@ def load_exported(
         kind,
         tuple(graph.inputs),
         tuple(n for n in named.values() if n in trained),
+        tuple(named[t.name] for t in graph.parameters if t.frozen and t.name in named),
         {n: first[id(p)] for n, p in _parameters(module).items() if id(p) in first and first[id(p)] != n},
         _constants(names, stored),
         named,

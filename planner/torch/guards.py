@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
@@ -14,14 +14,14 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from planner.errors import InputError, UsageError
 
-__all__ = ["Kept", "check_autocast", "check_hooks", "check_indices", "check_mode", "replaced"]
+__all__ = ["Kept", "check_autocast", "check_frozen", "check_hooks", "check_indices", "check_mode", "replaced"]
 
 _REPLACED: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # parameters in whose place others stand
 _SEEN: WeakSet[Optimizer] = WeakSet()
 
 
 class Kept:
-    """Frozen parameters and buffers whose numbers the plan has taken over, which must stay as they are."""
+    """Buffers whose numbers the plan has taken over, which must stay as they are."""
 
     def __init__(self, module: nn.Module, names: Iterable[str]) -> None:
         self.kind = type(module).__name__
@@ -30,27 +30,23 @@ class Kept:
         for name in names:
             owner, _, last = name.rpartition(".")
             inner = module.get_submodule(owner)
-            stored: dict[str, Any] = inner._parameters if last in inner._parameters else inner._buffers
+            stored: dict[str, Any] = inner._buffers
             value = stored[last]
             if value is not None and not value.is_meta and not value.is_inference():
                 self.held.append((name, stored, last))
                 self.seen.append((value, value._version, _digest(value)))
 
     def check(self) -> None:
-        """UsageError where one of them has other numbers now, or is to be trained."""
+        """UsageError where one of them has other numbers now."""
         for i, (name, stored, last) in enumerate(self.held):
             value, version, digest = self.seen[i]
             now: Tensor | None = stored.get(last)
-            if now is not None and now is value and now._version == version and not now.requires_grad:
+            if now is not None and now is value and now._version == version:
                 continue
             if now is None or _digest(now) != digest:
                 raise UsageError(
                     f"{self.kind}: {name} has other numbers than when the plan was applied to the module, and is not "
                     "read anew; load weights and set buffers before planner.torch.plan"
-                )
-            if now.requires_grad:
-                raise UsageError(
-                    f"{self.kind}: {name} was frozen when the step was planned, and shall be trained now; plan again"
                 )
             self.seen[i] = now, now._version, digest
 
@@ -59,11 +55,20 @@ _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _digest(value: Tensor) -> tuple[Any, ...]:
-    """Shape and type, and the sum of the bits, which takes no memory: a second copy of frozen weights might not fit."""
+    """Shape and type, and the sum of the bits, which takes no memory: a second copy of a large one might not fit."""
     bits = value.detach().contiguous()
     whole = _WHOLE.get(bits.element_size())
     total = bits.sum() if whole is None else bits.view(whole).sum(dtype=torch.int64)
     return tuple(value.shape), value.dtype, total.item()
+
+
+def check_frozen(kind: str, parameters: Mapping[str, Tensor]) -> None:
+    """UsageError where one of the parameters that were frozen when the step was planned, by name, is to be trained."""
+    for name, p in parameters.items():
+        if p.requires_grad:
+            raise UsageError(
+                f"{kind}: {name} was frozen when the step was planned, and shall be trained now; plan again"
+            )
 
 
 def check_hooks(module: nn.Module) -> None:

@@ -35,7 +35,7 @@ from planner.runtime.workers import Context
 from planner.torch.agreement import check_micro_batches, check_plan
 from planner.torch.capture.writer import as_array
 from planner.torch.delivery import Deliver
-from planner.torch.guards import Kept, check_autocast, check_hooks, check_indices, check_mode, replaced
+from planner.torch.guards import Kept, check_autocast, check_frozen, check_hooks, check_indices, check_mode, replaced
 from planner.torch.planning import ModulePlan
 from planner.torch.state import STAGES, in_shards
 from planner.torch.step import model_of_step
@@ -139,7 +139,7 @@ class Runner:
         self.buffers = {n for n, path in self.names.items() if path in kept}  # which the plan has as parameters
         self.changing = {u.buffer for u in self.capture.updates if u.output}
         self.stage = Stage(
-            self.staged, self.context, self._constants(), precision=self._precision(), changing=self.changing,
+            self.staged, self.context, self._constants(), precision=self._narrowed(), changing=self.changing,
             drawing=True,
         )  # fmt: skip
         made = {u.buffer: self.graph.producers[u.output].name for u in self.capture.updates if u.output}
@@ -158,6 +158,7 @@ class Runner:
         # take longer over DTensors.  Where only some are whole all are DTensors, since a step does not mix the two.
         self.plain = len(self.staged.passes.stages) == 1 and not any(x.split_axes for x in stored.values())
         self.parameters: dict[str, nn.Parameter] = {}
+        self.frozen: dict[str, nn.Parameter] = {}  # as the module names them
         self.anchor = torch.zeros((), device=self.device, requires_grad=True)  # what the loss depends on for autograd
         self.kept = Kept(module, self.capture.kept)
         self.below = {n: min(np.ravel(b)) for n, b in bounds_of(self.graph).items()}
@@ -167,8 +168,15 @@ class Runner:
     def _precision(self) -> torch.dtype | None:
         return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.document.schedule.precision)
 
+    def _narrowed(self) -> torch.dtype | None:
+        """The type in which what is in single precision is computed; None for a module that has weights of both types,
+        since it says itself what it computes in which."""
+        low = self._precision()
+        types = {getattr(torch, self.graph.tensors[n].dtype) for n in self.names}
+        return None if {torch.float32, low} <= types else low
+
     def _constants(self) -> Mapping[str, Any]:
-        """Known tensors, frozen parameters and buffers, whole."""
+        """Known tensors and buffers, whole."""
         found: dict[str, Any] = {n: self._constant(n, t) for n, t in self.capture.constants.items()}
         for name, b in (*self.module.named_parameters(), *self.module.named_buffers()):
             if name in self.graph.tensors and name not in self.names:
@@ -199,6 +207,8 @@ class Runner:
             else:
                 fresh = nn.Parameter(whole.detach().to("meta"), requires_grad=whole.requires_grad)
             self.parameters[name] = fresh
+            if self.graph.tensors[name].frozen:
+                self.frozen[origin] = fresh
             replaced(whole, fresh)
             for path in self._paths(origin):
                 owner, _, last = path.rpartition(".")
@@ -244,6 +254,7 @@ class Runner:
 
     def __call__(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
         self.kept.check()
+        check_frozen(self.capture.name, self.frozen)
         if self.module.training and not self.capture.training:
             check_mode(self.module, self.capture.name)
         if check_autocast(self.device, self._precision(), self.capture.name):
@@ -335,7 +346,7 @@ class Runner:
             )
             self.still = Stage(
                 pipeline_of(self.document, forward, self.micro_batches), self.context, self._constants(),
-                precision=self._precision(), changing=self.changing,
+                precision=self._narrowed(), changing=self.changing,
             )  # fmt: skip
         return self.still
 

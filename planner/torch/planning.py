@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,8 +97,9 @@ def plan(
         fixed: names of the module's arguments that have the same values in every step, such as the sizes of images; the
             module may read numbers from them, and whether they are the same is checked in every step.
         options: those of `planner.search`: hardware, time_limit, strategy, micro_batches, pin, …  `precision` is that
-            of the module's weights by default; bf16 for weights in single precision computes and communicates in
-            bfloat16, and keeps weights and optimizer in single precision.
+            of most of the module's weights by default; bf16 for weights in single precision computes and communicates
+            in bfloat16, and keeps weights and optimizer in single precision.  A module that has weights of both types
+            is computed as it says.
 
     Raises:
         InputError: the module cannot be captured; InfeasibleError, NoPlanError as `planner.search`.
@@ -178,26 +179,11 @@ def _search(
         devices = dist.get_world_size()
     given = {"precision": _precision(module), "target": "torch", **options, "optimizer": optimizer_name(optimizer)}
     model = model_of_step(captured)
-    if devices != 1 and (machine is None or machine.devices != 1):
-        _warn_of_frozen(module, captured)
 
     def searching(**more: Any) -> Plan:
         return search(model, machine, devices=devices, **(given | more))
 
     return model, searching
-
-
-def _warn_of_frozen(module: nn.Module, captured: Capture) -> None:
-    """Where more weights are frozen than trained: a plan splits what is trained alone."""
-    kept = frozenset(captured.kept)
-    frozen = sum(p.numel() for name, p in module.named_parameters() if name in kept)
-    trained = sum(module.get_parameter(name).numel() for name in captured.parameters)
-    if frozen > trained:
-        warnings.warn(
-            f"{captured.name}: {frozen:,} of its {frozen + trained:,} weights are frozen: every device holds these "
-            "whole, in every plan; tensor parallelism, ZeRO and stages divide what is trained",
-            stacklevel=4,
-        )
 
 
 def load(
@@ -244,10 +230,14 @@ def arguments_of(inputs: Examples, targets: Examples) -> tuple[tuple[Any, ...], 
 
 
 def _precision(module: nn.Module) -> str:
-    """That of the module's weights: a module in single precision is computed so unless something else is asked for."""
-    types = {p.dtype for p in module.parameters() if p.dtype.is_floating_point}
+    """That of most of the module's weights: a module in single precision is computed so unless something else is asked
+    for, and one in bfloat16 with adapters in single precision is none of single precision."""
+    elements: Counter[torch.dtype] = Counter()
+    for p in module.parameters():
+        if p.dtype.is_floating_point:
+            elements[p.dtype] += p.numel()
     names = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-    return names.get(types.pop(), "fp32") if len(types) == 1 else "fp32"
+    return names.get(max(elements, key=lambda t: elements[t], default=torch.float32), "fp32")
 
 
 def optimizer_name(given: Any) -> str:

@@ -26,10 +26,11 @@ class Step(Protocol):
     model       the serialised ModelProto
     name        the module's class
     inputs      names of the graph's inputs, in the order in which `fed` has them
-    parameters  trained parameters, as the module names them; `aliases`: further names of the same ones
+    parameters  trained parameters, as the module names them, and those that are `frozen`; `aliases`: further names of
+                the same ones
     updates     buffers that the step changes
     constants   tensors of the graph that are known, by the graph's name
-    kept        buffers and frozen parameters whose numbers the graph has or is given once, as the module names them
+    kept        buffers whose numbers the graph has or is given once, as the module names them
     training    whether the module was in training mode; `mode_matters`: whether the step has operators to which that
                 makes a difference
     returned    where the loss is in what the module returns
@@ -43,6 +44,8 @@ class Step(Protocol):
     def inputs(self) -> tuple[str, ...]: ...
     @property
     def parameters(self) -> tuple[str, ...]: ...
+    @property
+    def frozen(self) -> tuple[str, ...]: ...
     @property
     def aliases(self) -> Mapping[str, str]: ...
     @property

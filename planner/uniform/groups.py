@@ -25,7 +25,8 @@ def with_ranks(few: Workload, c: Configuration, ranks: DataRanks, exchanged: Seq
     made: dict[int, Unit] = {}
     for u, x in zip(few.units, exchanged, strict=True):
         if id(u) not in made:
-            made[id(u)] = _exchanging(u, x, u.stored * share, u.frozen_stored_bytes * share)
+            frozen = u.frozen_stored_bytes * (share if c.zero == 3 else 1.0)
+            made[id(u)] = _exchanging(u, x, u.stored * share, frozen)
     tied = tuple(replace(t, stored=t.stored * share) for t in few.tied)
     units = tuple(made[id(u)] for u in few.units)
     return replace(few, mesh=ranks.mesh, units=units, tied=tied, samples=c.micro_batch * c.dp, like=few)

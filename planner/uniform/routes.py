@@ -14,7 +14,7 @@ from typing import Final
 from planner.clock import Configuration
 from planner.ir import Layout, Tensor
 from planner.lowering import Load, Program, Redistribute
-from planner.planning.schemes.stored import cut_further, held_whole
+from planner.planning.schemes.stored import beyond_zero, cut_further, held_whole
 from planner.pricing import Settings
 from planner.redistribute import scattered
 from planner.redistribute.steps import FREE
@@ -86,7 +86,7 @@ class Routes:
     def moves(self, program: Program, c: Configuration) -> Moves:
         """What the program, of the configuration, moves of weights."""
         facts, ranks = facts_of(program.graph), DataRanks.of(c)
-        moves, cuts = tuple(weight_moves(program, facts)), _cuts(program, ranks) if ranks.over else {}
+        moves, cuts = tuple(weight_moves(program, facts)), _cuts(program, ranks, c.zero) if ranks.over else {}
         over = ranks.mesh.size(ranks.over)
         ends = tuple((m.unit, m.tensor.name, m.gradient, m.source, m.target) for m in moves)
         key = ends, tuple((name, x.rest, x.whole, x.parts) for name, x in cuts.items()), over
@@ -136,12 +136,15 @@ def cut_as_prescribed(program: Program, c: Configuration) -> bool:
     """Whether parameters lie between steps as a layout of the configuration itself has them."""
     ranks = DataRanks.of(c)
     return not ranks.over or all(
-        cut_further(x.tensor, x.whole, ranks.mesh, ranks.over) == x.rest for x in _cuts(program, ranks).values()
+        cut_further(x.tensor, x.whole, ranks.mesh, ranks.over) == x.rest for x in _cuts(program, ranks, c.zero).values()
     )
 
 
-def _cuts(program: Program, ranks: DataRanks) -> dict[str, Cut]:
+def _cuts(program: Program, ranks: DataRanks, zero: int) -> dict[str, Cut]:
+    """Of parameters that this level of ZeRO divides."""
     read = held_whole(program.graph, program.strategies, ranks.context)
+    for name in beyond_zero(program.graph, zero):
+        read.pop(name, None)
     cuts: dict[str, Cut] = {}
     for i in program.instructions:
         if isinstance(i, Load) and i.tensor in read:

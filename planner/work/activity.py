@@ -29,7 +29,7 @@ def gradient_sources(graph: Graph) -> tuple[str, ...]:
 
 @memoized
 def trained_parameters(graph: Graph) -> frozenset[str]:
-    """Parameters that an optimizer changes: neither quantised nor the scales of what is."""
+    """Parameters that an optimizer changes: neither frozen, nor quantised, nor the scales of what is."""
 
     def scales(op: Op, operand: int) -> bool:
         return is_quantisation_parameter(op, operand) and any(
@@ -39,7 +39,7 @@ def trained_parameters(graph: Graph) -> frozenset[str]:
     return frozenset(
         t.name
         for t in graph.parameters
-        if not t.is_quantised and not all(scales(op, k) for op, k in graph.consumers.get(t.name, ()))
+        if not t.frozen and not t.is_quantised and not all(scales(op, k) for op, k in graph.consumers.get(t.name, ()))
     )
 
 

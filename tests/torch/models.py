@@ -244,6 +244,18 @@ def dropped() -> Case:
     return Case(Dropped(), (words,), {}, (_words(2, BATCH // 2, most=8).repeat(2),), functional.cross_entropy)
 
 
+class Adapter(nn.Module):
+    """A frozen layer, and beside it the product of two narrow matrices that are trained (LoRA)."""
+
+    def __init__(self, frozen: nn.Linear, width: int = 4) -> None:
+        super().__init__()
+        self.frozen = frozen
+        self.a, self.b = nn.Linear(frozen.in_features, width, False), nn.Linear(width, frozen.out_features, False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.frozen(x) + 2 * self.b(self.a(x))
+
+
 class Padded(nn.Module):
     """Words of which one is padding, whose row in the table gets no gradient."""
 
@@ -271,6 +283,16 @@ def scaled() -> Case:
 
 def gpt() -> Case:
     return Case(Gpt(SeparateAttention), (_words(1, BATCH, LENGTH),), {}, (_words(2, BATCH, LENGTH),), next_word)
+
+
+def adapted(element: torch.dtype = torch.float32) -> Case:
+    """The decoder with adapters, which alone are trained, in single precision; what is frozen is of the `element`."""
+    case = gpt()
+    case.module.requires_grad_(False).to(element)
+    for block in case.module.h:
+        block.attn.q, block.attn.v = Adapter(block.attn.q), Adapter(block.attn.v)
+        block.mlp[0], block.mlp[2] = Adapter(block.mlp[0]), Adapter(block.mlp[2])
+    return case
 
 
 def nano_gpt() -> Case:
@@ -356,4 +378,5 @@ HUGGING_FACE: dict[str, Callable[[], Case]] = {"hf_gpt2": hf_gpt2, "hf_llama": h
 # Tried under some kinds of plans.
 MORE: dict[str, Callable[[], Case]] = {"hf_bert": hf_bert, "hf_t5": hf_t5}
 # What only exports, and single operators, are tried on.
-CASES = {**OWN, **HUGGING_FACE, **MORE, "scaled": scaled, "normed": normed, "padded": padded, "dropped": dropped}
+CASES = {**OWN, **HUGGING_FACE, **MORE, "scaled": scaled, "normed": normed, "padded": padded, "dropped": dropped,
+         "adapted": adapted}  # fmt: skip

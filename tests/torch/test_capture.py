@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from importlib.util import find_spec
 
 import numpy as np
@@ -17,10 +16,11 @@ from planner.errors import InputError, OptionError  # noqa: E402
 from planner.frontends import import_bytes  # noqa: E402
 from planner.torch.capture import Capture, capture  # noqa: E402
 from planner.torch.capture.writer import as_array  # noqa: E402
-from planner.torch.planning import plan  # noqa: E402
+from planner.torch.planning import _precision, plan  # noqa: E402
 from planner.verify.reference import gradients, run_ops  # noqa: E402
+from planner.work.activity import trained_parameters  # noqa: E402
 from tests.torch.kernels import by_kernels  # noqa: E402
-from tests.torch.models import CASES, HUGGING_FACE, OWN, Case  # noqa: E402
+from tests.torch.models import CASES, HUGGING_FACE, OWN, Adapter, Case  # noqa: E402
 from tests.torch.training import made, step_loss, worst  # noqa: E402
 
 MODELS = [*OWN, *(HUGGING_FACE if find_spec("transformers") else ())]
@@ -154,28 +154,51 @@ def test_complex_operators_without_translation_are_named() -> None:
         capture(Spectrum(), (torch.randn(4, 8),))
 
 
-def test_frozen_parameters_are_constants() -> None:
+def test_frozen_parameters_are_weights_that_are_not_trained() -> None:
     module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
     module[0].requires_grad_(False)
     found = capture(module, (torch.randn(4, 8),), targets=(torch.randn(4, 1),), loss=nn.functional.mse_loss)
     assert found.parameters == ("1.weight", "1.bias")
-    assert {t.name for t in import_bytes(found.model).parameters} == {"1.weight", "1.bias"}
+    assert found.frozen == ("0.weight", "0.bias")
+    graph = import_bytes(found.model)
+    assert {t.name: t.frozen for t in graph.parameters} == {
+        "0.weight": True, "0.bias": True, "1.weight": False, "1.bias": False
+    }  # fmt: skip
+    assert trained_parameters(graph) == {"1.weight", "1.bias"}
+    module.requires_grad_(True)
+    whole = capture(module, (torch.randn(4, 8),), targets=(torch.randn(4, 1),), loss=nn.functional.mse_loss)
+    assert import_bytes(whole.model).digest != graph.digest
 
 
-@pytest.mark.parametrize(("devices", "trained"), [(4, 8), (1, 8), (4, 512)])
-def test_frozen_weights_that_every_device_holds_are_named(devices: int, trained: int) -> None:
+def test_a_model_whose_frozen_weights_fit_on_no_device_is_divided() -> None:
+    """24 layers of 2 GiB beside adapters: 48 GiB on devices of 40."""
     with torch.device("meta"):
-        module = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, trained))
-    module[0].requires_grad_(False)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        plan(
-            module, torch.empty(8, 256, device="meta"), targets=torch.empty(8, dtype=torch.int64, device="meta"),
-            loss=nn.functional.cross_entropy, devices=devices, hardware="a100-80", cache=False,
-        )  # fmt: skip
-    found = [str(w.message) for w in caught if "frozen" in str(w.message)]
-    assert len(found) == (devices > 1 and trained < 256)
-    assert all("Sequential: 65,792 of its 67,848 weights are frozen" in f for f in found)
+        layers = [Adapter(nn.Linear(32768, 32768, bias=False, dtype=torch.bfloat16)) for _ in range(24)]
+        module = nn.Sequential(*layers, nn.Linear(32768, 8)).to(torch.bfloat16)
+    for layer in layers:
+        layer.frozen.requires_grad_(False)
+    found = plan(
+        module, torch.empty(64, 32768, device="meta", dtype=torch.bfloat16),
+        targets=torch.empty(64, dtype=torch.int64, device="meta"),
+        loss=nn.functional.cross_entropy, devices=4, hardware="a100-40", cache=False,
+    )  # fmt: skip
+    frozen = [p for p in found.plan.document.parameters.values() if p.gradient is None]
+    assert len(frozen) == 24
+    assert all(p.optimizer is None for p in frozen)
+    assert found.plan.document.cost.peak_memory_bytes < 40 << 30
+
+
+@pytest.mark.parametrize(
+    ("rest", "few", "precision"),
+    [
+        (torch.bfloat16, torch.float32, "bf16"),
+        (torch.float32, torch.bfloat16, "fp32"),
+        (torch.float16,) * 2 + ("fp16",),
+    ],
+)
+def test_the_precision_is_that_of_most_weights(rest: torch.dtype, few: torch.dtype, precision: str) -> None:
+    module = nn.Sequential(nn.Linear(64, 64, dtype=rest), nn.Linear(64, 1, dtype=few))
+    assert _precision(module) == precision
 
 
 def test_an_operator_without_translation_is_named_with_its_module() -> None:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.peer
 
 from planner.runtime.workers import Workers  # noqa: E402  they import torch
 from tests.torch.models import HUGGING_FACE, MORE, OWN  # noqa: E402
-from tests.torch.training import KINDS, STAGES, Trained, alone, train, worst  # noqa: E402
+from tests.torch.training import KINDS, STAGES, Trained, alone, made, train, worst  # noqa: E402
 
 STEPS = 3
 MODELS = [*OWN, *(HUGGING_FACE if find_spec("transformers") else ())]
@@ -71,6 +71,27 @@ def test_positions_divide_among_ranks(workers: Workers, name: str, strategy: str
 def test_the_row_of_padding_gets_no_gradient(workers: Workers, kind: str) -> None:
     found = _compare(workers, "padded", KINDS[kind])
     assert not found.gradients["words.weight"][3].any()
+
+
+@pytest.mark.parametrize(("kind", "part"), [("ddp", 1.0), ("zero1", 1.0), ("zero3", 0.25), ("tp", 0.35), ("2-d", 0.7)])
+def test_frozen_weights_are_divided_as_trained_ones_are(workers: Workers, kind: str, part: float) -> None:
+    found = _compare(workers, "adapted", KINDS[kind])
+    whole = sum(p.numel() for p in made("adapted").module.parameters())
+    assert (part - 0.1) * whole < found.held <= part * whole
+    assert all(".a." in n or ".b." in n for n in found.gradients)
+
+
+@pytest.mark.parametrize("schedule", STAGES)
+def test_stages_hold_the_frozen_weights_of_their_own_layers(workers: Workers, schedule: str) -> None:
+    found = workers.call(train, "adapted", STAGES[schedule], STEPS)
+    truth = _alone("adapted", STEPS, "adamw")
+    whole = sum(p.numel() for p in made("adapted").module.parameters())
+    for rank in found:
+        assert rank.losses == pytest.approx(truth.losses, rel=1e-6)
+        assert rank.held < 0.4 * whole
+    gradients = {n: g for rank in found for n, g in rank.gradients.items()}
+    assert worst(gradients, truth.gradients) < 1e-5
+    assert gradients.keys() == truth.gradients.keys()
 
 
 @pytest.mark.parametrize("schedule", STAGES)

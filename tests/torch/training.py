@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 import planner.torch
+from planner.runtime.placements import local_tensor
 from planner.runtime.planned import planned_traffic
 from planner.runtime.workers import Context
 from planner.torch.capture.returned import loss_of
@@ -36,12 +37,14 @@ STAGES: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Trained:
-    """`losses` of each step, `gradients` of the first one, `state` after the last one; `kind`: what was planned."""
+    """`losses` of each step, `gradients` of the first one, `state` after the last one; `held`: elements of parameters
+    on the rank; `parallelism`: what was planned."""
 
     losses: list[float] = field(default_factory=list)
     gradients: dict[str, np.ndarray] = field(default_factory=dict)
     state: dict[str, np.ndarray] = field(default_factory=dict)
     parallelism: str = ""
+    held: int = 0
     fallbacks: frozenset[str] = frozenset()
     executed: dict[str, Any] = field(default_factory=dict)
     planned: dict[str, Any] = field(default_factory=dict)
@@ -83,7 +86,8 @@ def train(
     plan = planned(case, options)
     module = planner.torch.parallelize(case.module, plan, mode=mode)
     runner = module._planner
-    trained = Trained(parallelism=plan.parallelism)
+    held = sum(local_tensor(p).numel() for p in module.parameters() if not p.is_meta)
+    trained = Trained(parallelism=plan.parallelism, held=held)
     stepping = optimizer_of(module, optimizer)
     for step in range(steps):
         runner.context.ledger.clear()

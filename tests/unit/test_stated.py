@@ -8,8 +8,9 @@ from onnx import TensorProto, helper
 
 from planner.errors import InputError
 from planner.frontends import import_bytes
-from planner.frontends.facts.stated import LOSS_KEY, PARAMETERS_KEY, aliases
+from planner.frontends.facts.stated import FROZEN_KEY, LOSS_KEY, PARAMETERS_KEY, aliases
 from planner.ir import Role
+from planner.work.activity import trained_parameters
 
 
 def model(**facts: str) -> bytes:
@@ -44,6 +45,21 @@ def test_stated_parameters_are_the_parameters() -> None:
     assert graph.tensors["w"].role is Role.CONSTANT
 
 
+def test_stated_frozen_weights_are_parameters_that_are_not_trained() -> None:
+    graph = import_bytes(model(**{PARAMETERS_KEY: '["s"]', FROZEN_KEY: '["w"]'}))
+    assert {t.name for t in graph.parameters} == {"s", "w"}
+    assert trained_parameters(graph) == {"s"}
+    assert graph.digest != import_bytes(model(**{PARAMETERS_KEY: '["s", "w"]'})).digest
+
+
+@pytest.mark.parametrize(
+    ("trained", "message"), [(None, "expected planner.parameters beside it"), ('["s", "w"]', "names 'w' as well")]
+)
+def test_frozen_weights_that_contradict_are_refused(trained: str | None, message: str) -> None:
+    with pytest.raises(InputError, match=rf"metadata planner\.frozen: .*{message}"):
+        import_bytes(model(**{FROZEN_KEY: '["w"]'}, **({PARAMETERS_KEY: trained} if trained else {})))
+
+
 def test_a_stated_loss_is_the_loss() -> None:
     assert import_bytes(model(**{LOSS_KEY: "mean"})).loss == "mean"
 
@@ -52,6 +68,8 @@ def test_a_stated_loss_is_the_loss() -> None:
 def test_words_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"metadata planner\.parameters: expected a JSON list of names"):
         import_bytes(model(**{PARAMETERS_KEY: text}))
+    with pytest.raises(InputError, match=r"metadata planner\.frozen: expected a JSON list of names"):
+        import_bytes(model(**{PARAMETERS_KEY: '["s"]', FROZEN_KEY: text}))
 
 
 def test_a_loss_that_is_no_output_is_refused() -> None:

@@ -1,6 +1,7 @@
 """What a file says of itself in its metadata, where an exporter knows what is otherwise found by structure.
 
-    planner.parameters   a JSON list: the stored floats that are trained; all others are constants
+    planner.parameters   a JSON list: the stored floats that are trained; all others are constants, or frozen
+    planner.frozen       a JSON list, beside the former: weights that are never trained, which plans may split as well
     planner.loss         the output that training minimises
     planner.aliases      a JSON object: further names that a module has for a parameter, which checkpoints have too
 
@@ -16,35 +17,44 @@ import onnx
 
 from planner.errors import InputError
 
-__all__ = ["ALIASES_KEY", "LOSS_KEY", "PARAMETERS_KEY", "Stated", "aliases", "stated"]
+__all__ = ["ALIASES_KEY", "FROZEN_KEY", "LOSS_KEY", "PARAMETERS_KEY", "Stated", "aliases", "stated"]
 
-PARAMETERS_KEY, LOSS_KEY, ALIASES_KEY = "planner.parameters", "planner.loss", "planner.aliases"
+PARAMETERS_KEY, FROZEN_KEY = "planner.parameters", "planner.frozen"
+LOSS_KEY, ALIASES_KEY = "planner.loss", "planner.aliases"
 
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """`parameters` and `loss` as the file names them; None where it does not say."""
+    """`parameters`, those that are `frozen`, and `loss` as the file names them; None where it does not say."""
 
     parameters: frozenset[str] | None = None
     loss: str | None = None
+    frozen: frozenset[str] = frozenset()
 
 
 def stated(model: onnx.ModelProto, name: str) -> Stated:
     """InputError where the metadata cannot be understood."""
-    found = {p.key: p.value for p in model.metadata_props if p.key in (PARAMETERS_KEY, LOSS_KEY)}
-    parameters = None
-    if PARAMETERS_KEY in found:
-        try:
-            listed = json.loads(found[PARAMETERS_KEY])
-        except (ValueError, RecursionError):
-            listed = None
-        if not isinstance(listed, list) or not all(isinstance(n, str) for n in listed):
-            raise InputError(f"{name}: metadata {PARAMETERS_KEY}: expected a JSON list of names.")
-        parameters = frozenset(listed)
+    found = {p.key: p.value for p in model.metadata_props}
+    parameters = _names(found[PARAMETERS_KEY], PARAMETERS_KEY, name) if PARAMETERS_KEY in found else None
+    frozen = _names(found[FROZEN_KEY], FROZEN_KEY, name) if FROZEN_KEY in found else frozenset()
+    if frozen and parameters is None:
+        raise InputError(f"{name}: metadata {FROZEN_KEY}: expected {PARAMETERS_KEY} beside it, which names the others.")
+    if parameters and (both := sorted(parameters & frozen)):
+        raise InputError(f"{name}: metadata {FROZEN_KEY}: {PARAMETERS_KEY} names '{both[0]}' as well; name it once.")
     loss = found.get(LOSS_KEY)
     if loss is not None and loss not in {o.name for o in model.graph.output}:
         raise InputError(f"{name}: metadata {LOSS_KEY}: the graph has no output '{loss}'.")
-    return Stated(parameters, loss)
+    return Stated(parameters, loss, frozen)
+
+
+def _names(text: str, key: str, name: str) -> frozenset[str]:
+    try:
+        listed = json.loads(text)
+    except (ValueError, RecursionError):
+        listed = None
+    if not isinstance(listed, list) or not all(isinstance(n, str) for n in listed):
+        raise InputError(f"{name}: metadata {key}: expected a JSON list of names.")
+    return frozenset(listed)
 
 
 def aliases(model: onnx.ModelProto, name: str) -> dict[str, str]:

@@ -127,7 +127,7 @@ def _signature(graph: Graph, op: Op) -> str:
         value = ""
         if tensor.value is not None:
             value = hashlib.sha256(np.ascontiguousarray(tensor.value).tobytes()).hexdigest()[:16]
-        return f"{role}{tensor.dtype}{tensor.shape}{value}"
+        return f"{role}{'frozen' if tensor.frozen else ''}{tensor.dtype}{tensor.shape}{value}"
 
     attributes = [(k, v.tobytes() if isinstance(v, np.ndarray) else v) for k, v in sorted(op.attributes.items())]
     return repr((op.type, op.opset, attributes, [kind(t) for t in op.inputs], [kind(t) for t in op.outputs]))

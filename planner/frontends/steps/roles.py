@@ -24,6 +24,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from planner.frontends.facts.stated import Stated
 from planner.frontends.facts.weights import places
 from planner.frontends.steps.draft import Draft, Source, body_of, split_type
 from planner.frontends.steps.quantized import quantised_weights
@@ -49,12 +50,12 @@ _ANONYMOUS = re.compile(
 _MODULE_PATH = re.compile(r"^[A-Za-z_]\w*(\.\w+)*\.[A-Za-z_]\w*$")  # not torch's `input.1`
 
 
-def assign_roles(draft: Draft, stated: Collection[str] | None = None) -> None:
+def assign_roles(draft: Draft, said: Stated) -> None:
     """Set the role of every source in `draft.tensors`; parameters lose their values, which planning never reads.
 
-    `stated`: the parameters, where the file names them; nothing is looked for then."""
-    if stated is not None:
-        _as_stated(draft, stated)
+    Where the file names its parameters, nothing is looked for."""
+    if said.parameters is not None:
+        _as_stated(draft, said.parameters, said.frozen)
         return
     ops = _with_bodies(draft.ops)
     readers = _readers(ops)
@@ -88,11 +89,16 @@ def assign_roles(draft: Draft, stated: Collection[str] | None = None) -> None:
         draft.tensors[name] = replace(t, role=Role.PARAMETER, value=t.value if fill else None)
 
 
-def _as_stated(draft: Draft, stated: Collection[str]) -> None:
+def _as_stated(draft: Draft, trained: Collection[str], frozen: Collection[str]) -> None:
     for name, source in draft.sources.items():
         t = draft.tensors.get(name)
-        if t is not None and t.is_float and not source.fed and (name in stated or source.origin in stated):
+        if t is None or source.fed:
+            continue
+        names = {name, source.origin}
+        if t.is_float and not names.isdisjoint(trained):
             draft.tensors[name] = replace(t, role=Role.PARAMETER, value=None)
+        elif not names.isdisjoint(frozen):
+            draft.tensors[name] = replace(t, role=Role.PARAMETER, value=None, frozen=True)
 
 
 def _is_fill(source: Source) -> bool:

@@ -29,7 +29,7 @@ from planner.planning.schemes.model import Model, model_of
 from planner.planning.schemes.narrow import Narrow
 from planner.planning.schemes.rank_axes import rank_axes
 from planner.planning.schemes.samples import roles_of_samples
-from planner.planning.schemes.stored import Inside, ranks_that_divide, stored
+from planner.planning.schemes.stored import Inside, beyond_zero, ranks_that_divide, stored
 from planner.planning.schemes.tensor import TENSOR
 from planner.rules.strategy import REPLICATE, AxisRole, Strategy, bind
 from planner.targets import Target
@@ -81,7 +81,8 @@ def constraints_of_configuration(
         )
     strategies, operators = known[key]
     over = named("data", "expert", "context") if c.zero else []
-    parameters = stored(graph, strategies, mesh, over, named("context"), source, target)
+    whole = beyond_zero(graph, c.zero) if training else frozenset()
+    parameters = stored(graph, strategies, mesh, over, named("context"), source, target, whole)
     return Constraints(source, meshes=(mesh.shape,), operators=operators, parameters=parameters)
 
 

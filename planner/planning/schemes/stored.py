@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.ir import DeviceMesh, Graph, Layout, Tensor
@@ -11,8 +11,9 @@ from planner.planning.constraints.values import LayoutPin, ParameterPin
 from planner.pricing.optimizer_parallel import divided_further
 from planner.rules.strategy import Strategy
 from planner.targets import Target
+from planner.work.activity import trained_parameters
 
-__all__ = ["Inside", "cut_further", "divide_alike", "held_whole", "ranks_that_divide", "stored"]
+__all__ = ["Inside", "beyond_zero", "cut_further", "divide_alike", "held_whole", "ranks_that_divide", "stored"]
 
 _FEW = 1e-3  # of all elements: so many parameters make no difference that is seen
 
@@ -64,20 +65,29 @@ def stored(
     context: Sequence[str],
     source: str,
     target: Target,
+    whole: Collection[str] = (),
 ) -> tuple[ParameterPin, ...]:
     """Parameters lie as their first reader computes with them; the first dimension that divides is cut further `over`
     the axes whose ranks hold the same weights.  Ranks of the `context` axes hold them whole, of positions too, of which
     each reads a part.  `target`: MindSpore's optimizer parallel cuts dimension 0 alone, among all ranks with equal
-    parts."""
+    parts.  What stays `whole` is not cut further."""
     out = []
-    for name, whole in held_whole(graph, strategies, context).items():
+    for name, read in held_whole(graph, strategies, context).items():
         t = graph.tensors[name]
-        if target == "mindspore":
-            cut = _divided(t, whole, mesh) if over else whole
+        if name in whole:
+            cut = read
+        elif target == "mindspore":
+            cut = _divided(t, read, mesh) if over else read
         else:
-            cut = cut_further(t, whole, mesh, over)
+            cut = cut_further(t, read, mesh, over)
         out.append(ParameterPin(source, (glob.escape(name),), stored=LayoutPin(cut.dims, parts=cut.parts)))
     return tuple(out)
+
+
+def beyond_zero(graph: Graph, zero: int) -> frozenset[str]:
+    """Parameters that a level of ZeRO leaves whole in training: below 3 it divides what an optimizer updates, and to
+    store others in shards would be to gather in every step what never changes."""
+    return frozenset() if zero == 3 else frozenset(t.name for t in graph.parameters) - trained_parameters(graph)
 
 
 def held_whole(graph: Graph, strategies: Mapping[str, Strategy], context: Sequence[str]) -> dict[str, Layout]:

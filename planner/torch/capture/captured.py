@@ -17,6 +17,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from planner.errors import InputError
+from planner.frontends.facts.stated import ALIASES_KEY, FROZEN_KEY, LOSS_KEY, PARAMETERS_KEY
 from planner.torch.capture.drawn import Drawn, made_of
 from planner.torch.capture.exported import FLOW_ADVICE, Loss, exported_step
 from planner.torch.capture.known import computed, once
@@ -322,24 +323,28 @@ class _Walk:
             results = results[:1]
         changed = [Value(u.output, self.buffers[_STEP + u.buffer].shape, self.buffers[_STEP + u.buffer].dtype)
                    for u in updates if u.output]  # fmt: skip
+        used = {i for n in w.nodes for i in n.input}
         trained = [name for name, follows in self.parameters.items() if follows]
-        facts = {"planner.parameters": json.dumps(trained)}
+        frozen = [name for name, follows in self.parameters.items() if not follows and name in used]
+        facts = {PARAMETERS_KEY: json.dumps(trained)}
+        if frozen:
+            facts[FROZEN_KEY] = json.dumps(frozen)
         if loss is not None:
-            facts["planner.loss"] = loss
+            facts[LOSS_KEY] = loss
         aliases = {
             n: self.first[id(p)]
             for n, p in self.module.named_parameters(remove_duplicate=False)
             if n not in self.parameters
         }
         if aliases:
-            facts["planner.aliases"] = json.dumps(aliases)
-        used = {i for n in w.nodes for i in n.input}
+            facts[ALIASES_KEY] = json.dumps(aliases)
         w.stored = [t for t in w.stored if t.name in used or t.name in self.parameters]
         return Capture(
             w.model([*results, *changed], facts),
             type(self.module).__name__,
             tuple(self.inputs),
             tuple(trained),
+            tuple(frozen),
             aliases,
             tuple(updates),
             w.constants,
@@ -349,7 +354,7 @@ class _Walk:
             positional=len(self.given[0]),
             returned=self.returned,
             mode_matters=bool(updates) or any(n.op_type == "Dropout" for n in w.nodes),
-            kept=(*self.kept, *(n for n, follows in self.parameters.items() if not follows and n in used)),
+            kept=tuple(self.kept),
             plain=plain_of(pytree.tree_leaves(self.given)),
             fixed=self.fixed,
             arguments=argument_names(self.module),

@@ -55,10 +55,10 @@ class Capture:
     model       the serialised ModelProto: what is planned for; its parameters have the module's names
     name        the module's class
     inputs      names of the graph's inputs, in the order in which `flattened` has them
-    parameters  trained parameters by name; `aliases`: further names of the same ones
+    parameters  trained parameters by name, and those that are `frozen`; `aliases`: further names of the same ones
     updates     buffers that the step changes
     constants   tensors of the graph that are known, by name
-    kept        buffers and frozen parameters whose numbers the graph has or is given once
+    kept        buffers whose numbers the graph has or is given once
     training    whether the module was in training mode; `mode_matters`: whether the step has operators to which that
                 makes a difference
     positional  the number of positional arguments of the module; targets come behind them
@@ -72,6 +72,7 @@ class Capture:
     name: str
     inputs: tuple[str, ...]
     parameters: tuple[str, ...]
+    frozen: tuple[str, ...]
     aliases: Mapping[str, str]
     updates: tuple[BufferUpdate, ...]
     constants: Mapping[str, Tensor] = field(repr=False)

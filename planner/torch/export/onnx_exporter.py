@@ -18,7 +18,7 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from planner.errors import InputError, UsageError
-from planner.frontends.facts.stated import ALIASES_KEY, LOSS_KEY, PARAMETERS_KEY
+from planner.frontends.facts.stated import ALIASES_KEY, FROZEN_KEY, LOSS_KEY, PARAMETERS_KEY
 from planner.torch.capture.exported import Loss, exported_step
 from planner.torch.capture.names import input_names
 from planner.torch.capture.unallocated import has_numbers
@@ -176,10 +176,13 @@ def _state(model: onnx.ModelProto, module: nn.Module) -> None:
     """What a module knows and a graph does not: its parameters, those that are tied, and that its first output is its
     loss."""
     stored = {t.name for t in model.graph.initializer}
-    trained = {n: p for n, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
-    first = {id(p): n for n, p in trained.items() if n in stored}
-    facts = {PARAMETERS_KEY: json.dumps([n for n in trained if n in stored])}
-    aliases = {n: first[id(p)] for n, p in trained.items() if n not in stored and id(p) in first}
+    own = dict(module.named_parameters(remove_duplicate=False))
+    first = {id(p): n for n, p in own.items() if n in stored}
+    facts = {PARAMETERS_KEY: json.dumps([n for n, p in own.items() if n in stored and p.requires_grad])}
+    frozen = [n for n, p in own.items() if n in stored and not p.requires_grad]
+    if frozen:
+        facts[FROZEN_KEY] = json.dumps(frozen)
+    aliases = {n: first[id(p)] for n, p in own.items() if n not in stored and id(p) in first}
     if aliases:
         facts[ALIASES_KEY] = json.dumps(aliases)
     output = model.graph.output[0]
