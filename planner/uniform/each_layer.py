@@ -77,7 +77,8 @@ def each_layer(
 
     def static(row: range) -> float:
         units = [workload.units[u] for u in row]
-        return weights_bytes(sum(u.weights for u in units), sum(u.stored for u in units), c)
+        frozen = sum(u.frozen_stored_bytes if c.zero == 3 else u.frozen_bytes for u in units)
+        return weights_bytes(sum(u.weights for u in units), sum(u.stored for u in units), c) + frozen
 
     def saved(u: int) -> float:
         ways = [run.with_(recompute="none"), run] if part else [run]

@@ -145,6 +145,7 @@ class Held:
     _units: dict[object, tuple[int, ...]] = field(default_factory=dict)
     _activations: dict[object, float] = field(default_factory=dict)
     _weights: dict[tuple[int, ...], float] = field(default_factory=dict)
+    _frozen: dict[tuple[int, ...], float] = field(default_factory=dict)
     _updates: dict[object, float] = field(default_factory=dict)
 
     def update(self, c: Configuration, profile: HardwareProfile) -> float:
@@ -177,6 +178,13 @@ class Held:
             self._weights[mine] = sum(self.workload.units[u].weights for u in mine)
         return self._weights[mine]
 
+    def _frozen_bytes(self, c: Configuration) -> float:
+        """Of those of their weights that are never trained."""
+        mine = self._mine(c)
+        if mine not in self._frozen:
+            self._frozen[mine] = sum(self.workload.units[u].frozen_bytes for u in mine)
+        return self._frozen[mine]
+
     def bytes(self, c: Configuration) -> float:
         """What the first rank of the pipeline holds at least: weights with all that belongs to them, and activations.
 
@@ -188,7 +196,7 @@ class Held:
         def divided(level: int) -> float:
             return elements / over if c.zero >= level else elements
 
-        static = divided(3) * c.weight_bytes
+        static = divided(3) * c.weight_bytes + self._frozen_bytes(c) / (over if c.zero == 3 else 1)
         if not c.frozen:
             static += divided(2) * c.gradient_bytes + divided(1) * state_bytes(c)
         flying = c.copies * min(c.passes, c.pp) if c.order in ("1f1b", "gpipe", "interleaved") else 0.5

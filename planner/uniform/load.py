@@ -50,8 +50,9 @@ class Load:
     gradients of values and of weights, of a layer, of `first` and of `last`), seconds that running it `again` adds,
     bytes that it `saved` for its backward pass, and `saved_again` where it runs again or waits in the host's memory,
     where copying it there or back takes `copied` seconds beside a pass; elements of its `weights` as they are read and
-    as they are `stored`.  `beside`: bytes that a rank holds beside all that while it computes;
-    `ends`: elements of weights before the first layer and behind the last one, as they are read and as they are stored.
+    as they are `stored`, and bytes of those that are `frozen`, alike.  `beside`: bytes that a rank holds beside all
+    that while it computes; `ends`: elements of weights before the first layer and behind the last one, as they are read
+    and as they are stored, and `frozen_ends`: bytes of those that are frozen.
 
     `chunk`: seconds that a pass through a chunk waits for its first gathering, forward and back, and for its last
     scattering, unless it begins or ends with other units than layers. Seconds of the units before the first layer
@@ -81,6 +82,8 @@ class Load:
     update: float
     once: Once = NOTHING
     inner: tuple[Inner, ...] = ()
+    frozen: Pair = (0.0, 0.0)
+    frozen_ends: tuple[Pair, Pair] = ((0.0, 0.0), (0.0, 0.0))
 
     @property
     def at_ends(self) -> float:
@@ -119,14 +122,20 @@ class Load:
 
     def holding(self, other: Load, factor: float, divided: int) -> Load:
         """With what the other one keeps, times the factor, and weights stored in so many parts."""
+
+        def parts(read: Pair) -> Pair:
+            return read[0], read[0] / divided
+
         return replace(
             self,
             saved=other.saved * factor,
             saved_again=other.saved_again * factor,
             copied=other.copied * factor,
             beside=other.beside * factor,
-            ends=((self.ends[0][0], self.ends[0][0] / divided), (self.ends[1][0], self.ends[1][0] / divided)),
+            ends=(parts(self.ends[0]), parts(self.ends[1])),
             stored=self.weights / divided,
+            frozen=parts(self.frozen),
+            frozen_ends=(parts(self.frozen_ends[0]), parts(self.frozen_ends[1])),
             update=self.update / divided,
         )
 
@@ -199,6 +208,8 @@ def load_of(workload: Workload, c: Configuration, profile: HardwareProfile, exch
         update=updated(workload, every, c, profile),
         once=once_of(workload, c, profile, (beside.sums, beside.gathers_once), passes, inner, least),
         inner=inner,
+        frozen=(least(units[u].frozen_bytes for u in kinds), least(units[u].frozen_stored_bytes for u in kinds)),
+        frozen_ends=(_frozen(workload, before), _frozen(workload, behind)),
     )
 
 
@@ -221,6 +232,12 @@ def _elements(workload: Workload, of: Iterable[int]) -> Pair:
     """Of weights of these units, as they are read and as they are stored."""
     mine = [workload.units[u] for u in of]
     return float(sum(u.weights for u in mine)), float(sum(u.stored for u in mine))
+
+
+def _frozen(workload: Workload, of: Iterable[int]) -> Pair:
+    """Bytes of weights of these units that are never trained, as they are read and as ZeRO 3 stores them."""
+    mine = [workload.units[u] for u in of]
+    return float(sum(u.frozen_bytes for u in mine)), float(sum(u.frozen_stored_bytes for u in mine))
 
 
 def _alike(seconds: Sequence[float]) -> bool:
@@ -259,7 +276,7 @@ def least_handover(workload: Workload, c: Configuration, profile: HardwareProfil
 
 def static_bytes(load: Load, c: Configuration) -> float:
     """Of the weights of a layer, with all that belongs to them."""
-    return weights_bytes(load.weights, load.stored, c)
+    return weights_bytes(load.weights, load.stored, c) + load.frozen[c.zero == 3]
 
 
 def room_of_ranks(load: Load, c: Configuration, limit: float | None, least: float = 0.0) -> list[float]:
@@ -269,8 +286,8 @@ def room_of_ranks(load: Load, c: Configuration, limit: float | None, least: floa
     if limit is None:
         return [float("inf")] * c.pp
     room = [limit - load.beside] * c.pp
-    for rank, (weights, stored) in zip((0, rank_of_last_chunk(c)), load.ends, strict=True):
-        room[rank] -= weights_bytes(weights, stored, c)
+    for rank, (weights, stored), frozen in zip((0, rank_of_last_chunk(c)), load.ends, load.frozen_ends, strict=True):
+        room[rank] -= weights_bytes(weights, stored, c) + frozen[c.zero == 3]
     return [max(least, r) for r in room]
 
 

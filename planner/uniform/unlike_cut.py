@@ -23,7 +23,8 @@ from planner.uniform.load import Load
 
 __all__ = ["LARGEST", "unlike_cuts"]
 
-LARGEST: Final = 2_000  # layers times chunks, beyond which the programs take seconds
+LARGEST: Final = 2_000  # layers times chunks, beyond which the programs in parts take seconds
+_LARGE: Final = 1_000  # beyond which each program in whole layers does, and is looked at for a moment alone
 
 _GIB: Final = 2.0**30
 _HELD: Final = 1e-6  # GiB, what a program takes for satisfied
@@ -212,12 +213,14 @@ def unlike_cuts(
 ) -> tuple[float, list[tuple[float, tuple[int, ...]]]]:
     """Seconds that a step takes at least, wherever stages begin, inf where no cut fits; and cuts that were met, layers
     of each chunk with seconds that these take at least.  So many `programs` in whole layers follow the one in parts, of
-    so many `nodes` each; none where `nodes` is 0.  Not looked for beyond `enough`."""
+    so many `nodes` each, of large ones fewer; none where `nodes` is 0.  Not looked for beyond `enough`."""
     parts = UnlikeProgram(each, load, c, limit, paths, whole=False)
     bound = parts.descend(parts.even(), enough, rounds, _CLOSE) * (1 - _ROUNDING)
     met: dict[tuple[int, ...], float] = {}
     if bound >= enough or not nodes:
         return bound, []
+    if parts.layers * parts.count > _LARGE:
+        nodes, programs = 1, 1
     program = UnlikeProgram(each, load, c, limit, parts.paths, whole=True)
     program.solver.SetSolverSpecificParametersAsString(_SCIP.format(nodes))
     for _ in range(programs):

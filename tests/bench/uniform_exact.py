@@ -1,10 +1,11 @@
 """The fastest uniform configuration of random small jobs against all of them, each laid out by itself.
 
     python -m tests.bench.uniform_exact [--jobs N] [--limits N] [--seed S] [--devices 2,4,8] [--batches 4,8]
-                                        [--json OUT]
+                                        [--frozen] [--json OUT]
 
 A job is a small model of the builder on two to eight devices of some machine, with or without a limit of memory that
-binds; N jobs in a row differ in that limit alone, and are searched each by itself.  `ratio` is the step of what the
+binds; N jobs in a row differ in that limit alone, and are searched each by itself.  With `--frozen` most weights are
+never trained: all that have more than one dimension, or those of the first blocks.  `ratio` is the step of what the
 search chose over the shortest of all configurations that fit: one where nothing was missed.  `bound` is what the search
 proves of all configurations over the same: never above one.  A run with the arguments of one that was stopped goes on
 behind the jobs that stand in OUT.
@@ -20,16 +21,20 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import onnx
 
 from planner.builder import build
 from planner.clock import Configuration, Prediction, predict
 from planner.cost_models import load_profile
 from planner.errors import InputError, UsageError
 from planner.frontends import import_bytes
+from planner.frontends.facts.stated import FROZEN_KEY, PARAMETERS_KEY
 from planner.planning.schemes import spelled
 from planner.uniform import Sample, Space, best_of, prove
 from planner.uniform.space import every
+from planner.work.units import units_of
 
 __all__ = ["main"]
 
@@ -37,6 +42,8 @@ _WIDTHS: Final = (256, 512, 1024, 2048)
 _DEVICES: Final = (2, 3, 4, 4, 6, 8)
 _BATCHES: Final = (4, 6, 8, 16)
 _ATTENTION: Final = ("fused", "unfused")
+Frozen: TypeAlias = Literal["matrices", "first"]
+
 _UNLIKE: Final = 100  # jobs in a row that admit no configuration are not met
 
 
@@ -54,9 +61,15 @@ class Job:
     share: float | None
     copies: bool = False
     offload: bool = False
+    frozen: Frozen | None = None
 
 
-def job_of(dice: random.Random, devices: Sequence[int] = _DEVICES, batches: Sequence[int] = _BATCHES) -> Job:
+def job_of(
+    dice: random.Random,
+    devices: Sequence[int] = _DEVICES,
+    batches: Sequence[int] = _BATCHES,
+    frozen: Sequence[Frozen | None] = (None,),
+) -> Job:
     architecture = dice.choice(("gpt", "llama", "llama", "moe", "bert", "vit"))
     hidden, heads, layers = dice.choice(_WIDTHS), dice.choice((4, 8)), dice.randint(2, 6)
     sizes: dict[str, Any] = {"layers": layers, "hidden": hidden, "heads": heads}
@@ -69,7 +82,26 @@ def job_of(dice: random.Random, devices: Sequence[int] = _DEVICES, batches: Sequ
     hardware = dice.choice(("a100-80", "h100", "v100", "ascend-910b", "b200"))
     batch, count = dice.choice(batches), dice.choice(devices)
     share = dice.choice((None, 0.8, 0.4, 0.1))
-    return Job(architecture, sizes, batch, count, hardware, share, dice.random() < 0.3, dice.random() < 0.3)
+    copies, offload = dice.random() < 0.3, dice.random() < 0.3
+    kept = dice.choice(frozen) if len(frozen) > 1 else frozen[0]
+    return Job(architecture, sizes, batch, count, hardware, share, copies, offload, kept)
+
+
+def with_frozen(model: bytes, frozen: Frozen | None) -> bytes:
+    """The model with metadata that names the weights which are never trained."""
+    if frozen is None:
+        return model
+    graph = import_bytes(model)
+    weights = [t for t in graph.parameters if t.name in graph.consumers]
+    still = {t.name for t in weights if t.rank > 1}
+    if frozen == "first":
+        units = units_of(graph).of
+        reader = {t.name: min(units[op.name] for op, _ in graph.consumers[t.name]) for t in weights}
+        still = {name for name, unit in reader.items() if unit < max(reader.values()) / 2}
+    said = onnx.ModelProto.FromString(model)
+    for key, names in ((PARAMETERS_KEY, {t.name for t in weights} - still), (FROZEN_KEY, still)):
+        said.metadata_props.add(key=key, value=json.dumps(sorted(names)))
+    return bytes(said.SerializeToString())
 
 
 def again(dice: random.Random, job: Job) -> Job:
@@ -81,8 +113,8 @@ def rows_of(jobs: Sequence[Job]) -> Iterator[dict[str, Any]]:
     """A row for each of some jobs that differ in their `share` alone; none where the model admits no configuration."""
     job = jobs[0]
     profile = load_profile(job.hardware)
-    model = build(job.architecture, {**job.sizes, "batch": job.batch})
-    graph = import_bytes(model.SerializeToString(), name=job.architecture)
+    model = build(job.architecture, {**job.sizes, "batch": job.batch}).SerializeToString()
+    graph = import_bytes(with_frozen(model, job.frozen), name=job.architecture)
     sample = Sample(graph, profile)
     precision: Literal["fp16", "bf16"] = "fp16" if job.hardware == "v100" else "bf16"
     space = Space(
@@ -143,6 +175,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--devices", default=",".join(map(str, _DEVICES)), help="that are drawn from, with commas")
     parser.add_argument("--batches", default=",".join(map(str, _BATCHES)), help="that are drawn from, with commas")
+    parser.add_argument("--frozen", action="store_true", help="most weights are never trained")
     parser.add_argument("--json", type=Path, help="what is written, and what a run that was stopped left")
     options = parser.parse_args(arguments)
     dice = random.Random(options.seed)
@@ -153,7 +186,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json is not None and options.json.exists():
         before = json.loads(options.json.read_text(encoding="utf-8"))
     while len(rows) < options.jobs:
-        job = job_of(dice, devices, batches)
+        job = job_of(dice, devices, batches, get_args(Frozen) if options.frozen else (None,))
         jobs = [job, *(again(dice, job) for _ in range(options.limits - 1))]
         if len(rows) < len(before):  # a job that does not stand there admitted no configuration
             there = before[len(rows) : len(rows) + len(jobs)]

@@ -37,6 +37,7 @@ from planner.uniform.bounding import Bounds, step_of
 from planner.uniform.first import likely
 from planner.uniform.least import Held, Passed
 from planner.uniform.space import _RUN, configurations, every
+from tests.bench.uniform_exact import Frozen, Job, rows_of
 
 A100 = load_profile("a100-80")
 SIZES = {
@@ -635,3 +636,10 @@ def test_passes_that_differ_in_what_runs_again_are_those_found_alone(copies: int
             one = c.with_(dp=1, micro_batches=copies, recompute=again, recompute_blocks=share)
             alone = Passes(workload, one, A100, Links(workload.mesh, 1, A100))
             assert passes_of(workload, one, A100).units == alone.units
+
+
+@pytest.mark.parametrize("frozen", ["matrices", "first"])
+def test_the_fastest_is_that_of_all_configurations_where_most_weights_are_frozen(frozen: Frozen) -> None:
+    job = Job("gpt", {"layers": 4, "hidden": 256, "heads": 4, "vocab": 1024, "seq": 128}, 4, 2, "a100-80", None)
+    rows = rows_of([replace(job, frozen=frozen, share=share) for share in (None, 0.3, 0.02)])
+    assert [(r["ratio"] <= 1 + 1e-9, r["bound"] <= 1 + 1e-9) for r in rows] == [(True, True)] * 3
