@@ -148,7 +148,8 @@ def by_units(
 ) -> Listed:
     """`listed` with weights made where a unit that reads them begins, and let go behind it; what is `sent` is there in
     the end, and `outputs` stay once they are made.  What is gathered for a unit stands together, before what is made of
-    it."""
+    it; constants that weights are made with, as a table is of positions, are there from the beginning."""
+    listed = _constants_first(program, makers, list(listed))
     stays = set(outputs)
     out = Listed()
     there: dict[Key, None] = {}
@@ -183,6 +184,19 @@ def by_units(
     last = [*sent, *stays]
     make(last)
     return [*out, *(Free(*k) for k in there if k not in last)]
+
+
+def _constants_first(program: Program, makers: Mapping[Key, StageInstruction], listed: Listed) -> Listed:
+    """With what makers read that no maker makes before everything else."""
+    known = {k: n for n, i in enumerate(listed) if not of_gradient(i) for k in writes(program, i)}
+    pending = [k for maker in makers.values() for k in reads(program, maker) if k not in makers]
+    first: set[int] = set()
+    while pending:
+        number = known.get(pending.pop())
+        if number is not None and number not in first:
+            first.add(number)
+            pending += reads(program, listed[number])
+    return [listed[n] for n in sorted(first)] + [i for n, i in enumerate(listed) if n not in first]
 
 
 def _segments(unit: Mapping[str, object], listed: Iterable[StageInstruction]) -> Iterator[Listed]:

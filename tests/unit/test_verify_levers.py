@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import parser
 
 from planner.cli.main import main
 from planner.ir import Layout, Reduction
@@ -207,3 +208,26 @@ def test_a_sibling_of_one_block_is_run_as_the_plan_says(lever: str) -> None:
     assert any(isinstance(i, Host) for i in listed(found, "forward"))
     assert parameters(found, "backward", gradient=False)
     assert verify_pipeline(found).ok
+
+
+def test_constants_by_which_rows_of_a_divided_table_are_read_come_before_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table of positions is read by constants alone, so that its rows are made when their unit begins."""
+    numbers = ", ".join(["0.5"] * 64)
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["": 18]>
+    step (float[8, 4, 16] x) => (float loss)
+    <float[4, 16] table = {{{numbers}}}, float[16, 4] w = {{{numbers}}}, int64[4] positions = {{0, 1, 2, 3}}>
+    {{
+        before = Relu(x)
+        rows = Gather(table, positions)
+        moved = Add(before, rows)
+        y = MatMul(moved, w)
+        loss = ReduceMean<keepdims = 0>(y)
+    }}""")
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    search = ["search", str(tmp_path / "model.onnx"), "--devices", "4", "--strategy", "fsdp", "--no-cache"]
+    assert main([*search, "--out", str(tmp_path / "plan")]) == 0
+    capsys.readouterr()
+    assert main(["verify", str(tmp_path / "plan"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "ok"
