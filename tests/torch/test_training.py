@@ -107,7 +107,7 @@ def test_stages_of_a_pipeline_train_as_one_process_does(workers: Workers, schedu
 
 
 @pytest.mark.parametrize("kind", ["ddp", "zero3", "2-d"])
-@pytest.mark.parametrize("name", ["gpt", "resnet"])
+@pytest.mark.parametrize("name", ["gpt", "resnet", "adapted"])
 def test_a_traced_step_gives_the_bits_of_an_interpreted_one(workers: Workers, name: str, kind: str) -> None:
     eager = workers.call(train, name, KINDS[kind], STEPS, "eager")[0]
     traced = workers.call(train, name, KINDS[kind], STEPS, "traced")[0]
