@@ -30,6 +30,7 @@ def inspect_graph(graph: Graph) -> dict[str, Any]:
             "tensors": len(parameters),
             "elements": sum(t.elements for t in parameters),
             "bytes": sum(t.stored_bytes for t in parameters),
+            "frozen": sum(t.elements for t in parameters if t.frozen),
         },
         "flops": sum(flops(graph, op) for op in graph.ops),
         "inputs": [_describe(graph.tensors[t]) for t in graph.inputs if graph.tensors[t].role is Role.INPUT],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -39,6 +40,19 @@ def test_a_first_layer_that_reads_what_is_fed_is_one_of_them(layers):
     assert (run.count, run.size) == (layers, 3)
     cut, _ = cut_layers(graph, 1)
     assert [op.type for op in cut.ops] == ["MatMul", "Relu", "Add"]
+
+
+def test_layers_whose_weights_are_frozen_are_a_run_of_their_own():
+    nodes, weights = [], []
+    for i in range(6):
+        weights.append(external(f"w{i}", [4, 4]))
+        nodes += [node("MatMul", f"x{i} w{i}", f"a{i}"), node("Relu", f"a{i}", f"b{i}")]
+        nodes.append(node("Add", f"x{i} b{i}", f"x{i + 1}"))
+    graph = imported(nodes, [value("x0", [2, 4])], ["x6"], weights)
+    frozen = {n: replace(t, frozen=n in ("w0", "w1")) for n, t in graph.tensors.items()}
+    graph = replace(graph, tensors=frozen)
+    assert [(r.count, r.size) for r in repeated_blocks(graph)] == [(2, 3), (4, 3)]
+    assert inspect_graph(graph)["parameters"] == {"tensors": 6, "elements": 96, "bytes": 384, "frozen": 32}
 
 
 def test_prepared_weights_go_with_the_layers_that_read_them():

@@ -90,7 +90,8 @@ def _text(d: dict[str, Any]) -> str:
     opsets = ", ".join(f"{domain} {version}" for domain, version in d["opsets"].items())
     lines = [
         f"{d['name']}: {d['operators']} operators, opset {opsets}, digest {d['digest'][:12]}",
-        f"  parameters  {p['elements']:,} in {p['tensors']} tensors ({p['bytes'] / 1e9:.3f} GB as stored)",
+        f"  parameters  {p['elements']:,} in {p['tensors']} tensors ({p['bytes'] / 1e9:.3f} GB as stored)"
+        + (f", of which {p['frozen']:,} are frozen" if p["frozen"] else ""),
         f"  forward     {d['flops'] / 1e9:,.1f} GFLOP in products and convolutions",
         f"  loss        {d['loss'] or 'none: planned for inference'}",
         f"  inputs      {', '.join(_tensor(t) for t in d['inputs'])}",
