@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from planner.clock.configuration import Configuration
 from planner.clock.stages import alike_ranks, chunks_of, each_once, in_chunk
-from planner.trace import Unit, Workload
+from planner.trace import Workload
 
 __all__ = [
     "STATE_BYTES",
@@ -170,7 +170,7 @@ def held_bytes(
     transient += 2 * c.copies * max(hosted, default=0.0)
     if not c.frozen:
         transient += _widest(workload, blocks) * made_bytes(c)
-    frozen = sum(_frozen_bytes(u, c) for u in mine)
+    frozen = _frozen_bytes(workload, c, (i for _, part in parts for i in part))
     return Held(
         divided(3) * c.weight_bytes + frozen,
         0.0 if c.frozen else divided(2) * c.gradient_bytes,
@@ -229,14 +229,19 @@ def _as_made(workload: Workload, c: Configuration, part: Sequence[int], held: He
         kept -= _kept_of_unit(workload, c, i)
     if narrow:
         widened = sum(made.values()) * c.gradient_bytes
-        frozen = sum(_frozen_bytes(workload.units[i], c) for i in part)
+        frozen = _frozen_bytes(workload, c, part)
         moments.append(replace(held, weights=frozen, activations=0.0, gradients=widened, transient=0.0))
     return max(moments, key=lambda h: h.total)
 
 
-def _frozen_bytes(u: Unit, c: Configuration) -> float:
-    """What a device holds of the unit's weights that no optimizer changes."""
-    return u.frozen_stored_bytes if c.zero == 3 else u.frozen_bytes
+def _frozen_bytes(workload: Workload, c: Configuration, units: Iterable[int]) -> float:
+    """What a device that runs these units holds of weights that no optimizer changes."""
+    mine = list(units)
+    held = [workload.units[i] for i in mine]
+    copies = [t for t in workload.frozen_tied if t.units[0] not in mine and not set(mine).isdisjoint(t.units)]
+    if c.zero == 3:
+        return sum(u.frozen_stored_bytes for u in held) + sum(t.stored for t in copies)
+    return sum(u.frozen_bytes for u in held) + sum(t.weights for t in copies)
 
 
 def _widest(workload: Workload, units: Sequence[int]) -> int:

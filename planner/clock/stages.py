@@ -139,8 +139,9 @@ def alike_ranks(workload: Workload, c: Configuration, chunks: Sequence[Sequence[
     ranks: list[Hashable] = []
     for device in range(c.pp):
         mine = chunks_of(c, device)
-        held = {i for k in mine for i in chunks[k]} if workload.tied else set()
-        tied = tuple(n for n, t in enumerate(workload.tied) if not held.isdisjoint(t.units))
+        several = (*workload.tied, *workload.frozen_tied)
+        held = {i for k in mine for i in chunks[k]} if several else set()
+        tied = tuple(n for n, t in enumerate(several) if not held.isdisjoint(t.units))
         ranks.append((tied, *(alike[k] for k in mine)))
     return ranks
 

@@ -49,6 +49,8 @@ class Stage:
     precision  the type in which floats of single precision are computed; None: as the graph says
     changing   constants that steps change, as running statistics are: given to every step
     drawing    whether random operators draw anew for every micro-batch, of the whole number that is fed as `DRAW`
+    wide_sums  whether gradients of several micro-batches are added up in single precision; they are where there is a
+               `precision`
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Stage:
         precision: torch.dtype | None = None,
         changing: Collection[str] = (),
         drawing: bool = False,
+        wide_sums: bool = False,
     ) -> None:
         self.staged, self.program, self.context = staged, staged.program, context
         self.graph, self.mesh = self.program.graph, self.program.mesh
@@ -75,7 +78,8 @@ class Stage:
         self.passing: dict[int, Passing] = {k: passing(self.program, staged, k) for k in self.chunks}
         # Many terms that are added up in a narrow type lose what is small beside the sum.
         several = len({e.micro_batch for e in staged.passes.stages[self.number] if e.phase == "forward"}) > 1
-        self.sums = torch.float32 if precision is not None and (several or staged.copies > 1) else None
+        wide = wide_sums or precision is not None
+        self.sums = torch.float32 if wide and (several or staged.copies > 1) else None
         self.resident: dict[Key, Tensor] = {}
         # Parameters as the feed gives them: those of the module, if they are not converted.
         self.lasting = frozenset((i.tensor, i.layout) for i in self.loads() if self.is_parameter(i.tensor))

@@ -8,6 +8,7 @@ schedule of a pipeline interleaves them; `loss.backward()` hands the gradients o
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
@@ -139,8 +140,8 @@ class Runner:
         self.buffers = {n for n, path in self.names.items() if path in kept}  # which the plan has as parameters
         self.changing = {u.buffer for u in self.capture.updates if u.output}
         self.stage = Stage(
-            self.staged, self.context, self._constants(), precision=self._narrowed(), changing=self.changing,
-            drawing=True,
+            self.staged, self.context, self._constants(), precision=self.narrowed, changing=self.changing,
+            drawing=True, wide_sums=self._precision() is not None,
         )  # fmt: skip
         made = {u.buffer: self.graph.producers[u.output].name for u in self.capture.updates if u.output}
         # Buffers that ranks of other stages of a pipeline write.
@@ -168,12 +169,16 @@ class Runner:
     def _precision(self) -> torch.dtype | None:
         return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.document.schedule.precision)
 
-    def _narrowed(self) -> torch.dtype | None:
-        """The type in which what is in single precision is computed; None for a module that has weights of both types,
-        since it says itself what it computes in which."""
+    @functools.cached_property
+    def narrowed(self) -> torch.dtype | None:
+        """The type in which what is in single precision is computed; None for a module most of whose weights are of
+        that type already, beside some in single precision: it says itself what it computes in which."""
         low = self._precision()
-        types = {getattr(torch, self.graph.tensors[n].dtype) for n in self.names}
-        return None if {torch.float32, low} <= types else low
+        elements: Counter[torch.dtype] = Counter()
+        for n in self.names.keys() - self.buffers:
+            elements[getattr(torch, self.graph.tensors[n].dtype)] += self.graph.tensors[n].elements
+        mixed = low is not None and elements[low] >= elements[torch.float32] > 0
+        return None if mixed else low
 
     def _constants(self) -> Mapping[str, Any]:
         """Known tensors and buffers, whole."""
@@ -326,7 +331,7 @@ class Runner:
     def _typed(self, name: str, value: Tensor) -> Tensor:
         """An input in the type that was planned: whole numbers of any width are converted."""
         wanted = self.types.get(name, value.dtype)
-        if value.dtype == wanted or (wanted.is_floating_point and value.dtype == self._precision()):
+        if value.dtype == wanted or (wanted.is_floating_point and value.dtype == self.narrowed):
             return value
         if value.dtype.is_floating_point or wanted.is_floating_point or torch.bool in (wanted, value.dtype):
             raise InputError(f"input {name}: expected elements of {wanted}, found {value.dtype}; convert it")
@@ -346,7 +351,7 @@ class Runner:
             )
             self.still = Stage(
                 pipeline_of(self.document, forward, self.micro_batches), self.context, self._constants(),
-                precision=self._narrowed(), changing=self.changing,
+                precision=self.narrowed, changing=self.changing,
             )  # fmt: skip
         return self.still
 

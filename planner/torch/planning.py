@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -179,11 +180,26 @@ def _search(
         devices = dist.get_world_size()
     given = {"precision": _precision(module), "target": "torch", **options, "optimizer": optimizer_name(optimizer)}
     model = model_of_step(captured)
+    if given["precision"] in ("bf16", "fp16"):
+        _warn_of_wide(module, captured)
 
     def searching(**more: Any) -> Plan:
         return search(model, machine, devices=devices, **(given | more))
 
     return model, searching
+
+
+def _warn_of_wide(module: nn.Module, captured: Capture) -> None:
+    """Where frozen weights in single precision are to be computed with in a narrower type."""
+    wide = [p for n in captured.frozen if (p := module.get_parameter(n)).dtype == torch.float32]
+    if wide and sum(p.numel() for p in wide) * 2 > sum(p.numel() for p in module.parameters()):
+        size = sum(p.numel() for p in wide) * 4 / 2**30
+        warnings.warn(
+            f"{captured.name}: {size:.2f} GiB of frozen weights in single precision stay in memory beside the copies "
+            "that a step computes with, which alone a plan's memory counts; convert them first, with "
+            "module.to(torch.bfloat16)",
+            stacklevel=4,
+        )
 
 
 def load(

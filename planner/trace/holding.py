@@ -70,6 +70,7 @@ def workload_of(totals: WorkloadTotals, at: Placed, levels: Levels, *, recompute
         recomputed=recomputed,
         trained=bool(at.active),
         constant_bytes=float(levels.resident - sum(u.constants for u in levels.units)),
+        frozen_tied=tuple(held.frozen_tied),
     )
 
 
@@ -111,11 +112,12 @@ class _Held:
     frozen: list[float]
     frozen_stored: list[float]
     tied: list[Tied]
+    frozen_tied: list[Tied]
 
 
 def _held(at: Placed) -> _Held:
     n = len(at.facts.repeated)
-    held = _Held([0.0] * n, [0.0] * n, [0.0] * n, [0.0] * n, [])
+    held = _Held([0.0] * n, [0.0] * n, [0.0] * n, [0.0] * n, [], [])
     copied = _copied(at)
     for p in at.graph.parameters:
         users = _users(at, p)
@@ -128,8 +130,11 @@ def _held(at: Placed) -> _Held:
         used = max(stored, elements / _read_layout(at, p).shards(at.mesh), copied.get(p.name, 0.0))
         first = min(users)
         if p.name not in at.facts.trained:
-            held.frozen[first] += at.bytes(p.name) / elements * used
-            held.frozen_stored[first] += at.bytes(p.name) / elements * stored
+            each = at.bytes(p.name) / elements
+            held.frozen[first] += each * used
+            held.frozen_stored[first] += each * stored
+            if len(users) > 1:
+                held.frozen_tied.append(Tied(each * used, each * stored, tuple(sorted(users))))
             continue
         held.weights[first] += used
         held.stored[first] += stored

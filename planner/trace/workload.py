@@ -67,7 +67,8 @@ class Unit:
         result_bytes: results of products and of attention, the latter counted twice (see `Recompute`).
         score_bytes: what the loss reads: one value per class.
         weights, stored: elements of trained weights on one rank, as they are read and as they are stored.
-        frozen_bytes, frozen_stored_bytes: what weights take that no optimizer changes (quantised ones, their scales).
+        frozen_bytes, frozen_stored_bytes: what weights take that no optimizer changes (frozen ones; quantised ones,
+            their scales).
     """
 
     forward: Mapping[Kernel, int]
@@ -99,8 +100,8 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Tied:
-    """A trained weight that several `units` read, of which the first counts it; elements on one rank, as it is read
-    and as it is stored."""
+    """A weight that several `units` read, of which the first counts it; elements on one rank, of a frozen one bytes, as
+    it is read and as it is stored."""
 
     weights: float
     stored: float
@@ -111,13 +112,13 @@ class Tied:
 class Workload:
     """`units` in the order of the graph; `repeated[i]` says whether unit i is a block of a run of equal ones.
 
-    `tied` are weights that several units read (an embedding used again by the output layer); `parameters` are elements
-    of the whole model, `samples` the first dimension of its first input; `stages[i]` is the stage of a pipeline that
-    unit i is in, where there are several; `recomputed` whether units say what the program runs again in its backward
-    pass; `trained` whether there is one.  `constant_bytes` are those of constants that
-    several units read, of which every stage has its own.  `exchanged_over`: a mesh of the same ranks whose axes
-    `gathers` and `sums` of units name, where it is not `mesh`; `like`: a workload of the same kernels, and of the same
-    transfers where it is on the same mesh, whose prices are found once for both.
+    `tied` are trained weights that several units read (an embedding used again by the output layer), `frozen_tied`
+    those that are never trained; `parameters` are elements of the whole model, `samples` the first dimension of its
+    first input; `stages[i]` is the stage of a pipeline that unit i is in, where there are several; `recomputed` whether
+    units say what the program runs again in its backward pass; `trained` whether there is one.  `constant_bytes` are
+    those of constants that several units read, of which every stage has its own.  `exchanged_over`: a mesh of the same
+    ranks whose axes `gathers` and `sums` of units name, where it is not `mesh`; `like`: a workload of the same kernels,
+    and of the same transfers where it is on the same mesh, whose prices are found once for both.
     """
 
     mesh: DeviceMesh
@@ -132,6 +133,7 @@ class Workload:
     constant_bytes: float = 0.0
     exchanged_over: DeviceMesh | None = None
     like: Workload | None = None
+    frozen_tied: tuple[Tied, ...] = ()
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
@@ -145,6 +147,9 @@ class Workload:
         places: dict[int, list[int]] = defaultdict(list)
         for u, s in enumerate(of):
             places[s].append(u)
-        tied = tuple(replace(t, units=tuple(sorted(u for s in t.units for u in places[s]))) for t in self.tied)
+        tied, frozen = (
+            tuple(replace(t, units=tuple(sorted(u for s in t.units for u in places[s]))) for t in found)
+            for found in (self.tied, self.frozen_tied)
+        )
         units = tuple(self.units[s] for s in of)
-        return replace(self, units=units, repeated=repeated, tied=tied, parameters=parameters)
+        return replace(self, units=units, repeated=repeated, tied=tied, frozen_tied=frozen, parameters=parameters)

@@ -22,14 +22,16 @@ def with_ranks(few: Workload, c: Configuration, ranks: DataRanks, exchanged: Seq
     """With as many data-parallel ranks as `c` has, over which weights are stored in parts where they are divided;
     `exchanged`: by unit of the workload."""
     share = few.mesh.devices / ranks.mesh.devices if c.zero else 1.0
+    of_frozen = share if c.zero == 3 else 1.0
     made: dict[int, Unit] = {}
     for u, x in zip(few.units, exchanged, strict=True):
         if id(u) not in made:
-            frozen = u.frozen_stored_bytes * (share if c.zero == 3 else 1.0)
-            made[id(u)] = _exchanging(u, x, u.stored * share, frozen)
+            made[id(u)] = _exchanging(u, x, u.stored * share, u.frozen_stored_bytes * of_frozen)
     tied = tuple(replace(t, stored=t.stored * share) for t in few.tied)
+    frozen_tied = tuple(replace(t, stored=t.stored * of_frozen) for t in few.frozen_tied)
     units = tuple(made[id(u)] for u in few.units)
-    return replace(few, mesh=ranks.mesh, units=units, tied=tied, samples=c.micro_batch * c.dp, like=few)
+    samples = c.micro_batch * c.dp
+    return replace(few, mesh=ranks.mesh, units=units, tied=tied, frozen_tied=frozen_tied, samples=samples, like=few)
 
 
 def regrouped(over_all: Workload, c: Configuration, ranks: DataRanks, exchanged: Sequence[Exchanges]) -> Workload:
@@ -40,9 +42,12 @@ def regrouped(over_all: Workload, c: Configuration, ranks: DataRanks, exchanged:
         if id(u) not in made:
             stored = _stored(u.weights, u.stored, c, copies)
             made[id(u)] = _exchanging(u, x, stored, _stored(u.frozen_bytes, u.frozen_stored_bytes, c, copies))
-    tied = tuple(replace(t, stored=_stored(t.weights, t.stored, c, copies)) for t in over_all.tied)
+    tied, frozen = (
+        tuple(replace(t, stored=_stored(t.weights, t.stored, c, copies)) for t in found)
+        for found in (over_all.tied, over_all.frozen_tied)
+    )
     units = tuple(made[id(u)] for u in over_all.units)
-    return replace(over_all, units=units, tied=tied, exchanged_over=ranks.mesh, like=over_all)
+    return replace(over_all, units=units, tied=tied, frozen_tied=frozen, exchanged_over=ranks.mesh, like=over_all)
 
 
 def _exchanging(u: Unit, x: Exchanges, stored: float, frozen_stored_bytes: float) -> Unit:

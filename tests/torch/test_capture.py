@@ -188,6 +188,57 @@ def test_a_model_whose_frozen_weights_fit_on_no_device_is_divided() -> None:
     assert found.plan.document.cost.peak_memory_bytes < 40 << 30
 
 
+class Tied(nn.Module):
+    """A table that the head reads as well, or two of its size, which are frozen, around layers that are trained."""
+
+    def __init__(self, *, tied: bool) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(4096, 64), nn.Linear(64, 4096, bias=False)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU()) for _ in range(4))
+        if tied:
+            self.head.weight = self.table.weight
+        self.table.requires_grad_(False)
+        self.head.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.table(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x).transpose(1, 2)
+
+
+def test_a_frozen_weight_that_two_stages_read_is_held_by_both() -> None:
+    words = torch.zeros(8, 16, dtype=torch.int64)
+    peaks = [
+        plan(
+            Tied(tied=tied), words, targets=words, loss=nn.functional.cross_entropy, devices=2,
+            hardware="a100-80", cache=False, strategy="megatron:pp=2,micro_batch=4",
+        ).plan.document.cost.peak_memory_bytes
+        for tied in (True, False)
+    ]  # fmt: skip
+    assert peaks[0] == peaks[1]
+
+
+@pytest.mark.parametrize("target", ["hyper-parallel", "dtensor", "megatron", "deepspeed"])
+def test_frozen_weights_that_zero_1_leaves_whole_are_no_hindrance(target: str) -> None:
+    module = nn.Sequential(nn.Linear(64, 64, bias=False), nn.LayerNorm(64), nn.Linear(64, 64, bias=False))
+    module[0].requires_grad_(False)
+    x = torch.randn(8, 64)
+    found = plan(module, x, targets=x, loss=nn.functional.mse_loss, devices=2, hardware="a100-80", cache=False,
+                 strategy="zero1")  # fmt: skip
+    emission = found.plan.emit(target)
+    if target == "dtensor":
+        assert "fully_shard" in emission.files["parallel_plan.json"].decode()
+
+
+def test_frozen_weights_in_single_precision_beside_narrow_copies_are_named() -> None:
+    module = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 8))
+    module[0].requires_grad_(False)
+    x, options = torch.randn(8, 64), {"loss": nn.functional.cross_entropy, "devices": 1, "cache": False}
+    with pytest.warns(UserWarning, match="frozen weights in single precision stay in memory beside the copies"):
+        plan(module, x, targets=torch.arange(8), hardware="a100-80", precision="bf16", **options)
+
+
 @pytest.mark.parametrize(
     ("rest", "few", "precision"),
     [

@@ -419,3 +419,28 @@ def test_an_index_that_is_computed_is_not_compared_with_its_input() -> None:
     assert torch.allclose(module(ids, mask, Y), cross_entropy(plain(ids, mask), Y), atol=1e-6)
     with pytest.raises(InputError, match="expected numbers from 0 to 7"):
         module(ids + 4, mask, Y)
+
+
+class OfTwoTypes(nn.Module):
+    """Most of it in bfloat16, and a layer in single precision that says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.wide, self.narrow = nn.Linear(16, 8), nn.Linear(16, 32, dtype=torch.bfloat16)
+        self.last = nn.Linear(32, 8, dtype=torch.bfloat16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.wide(x) + self.last(self.narrow(x.to(torch.bfloat16))).float()
+
+
+def test_a_module_of_two_types_computes_as_it_says_and_takes_inputs_of_its_types() -> None:
+    alone, module = OfTwoTypes(), _parallel(OfTwoTypes())
+    assert module._planner.narrowed is None
+    assert module._planner.document.schedule.precision == "bf16"
+    torch.testing.assert_close(module(X, Y), cross_entropy(alone(X), Y), rtol=2e-3, atol=0)  # roundings of bfloat16
+    with pytest.raises(InputError, match=r"input x: expected elements of torch\.float32"):
+        module(X.bfloat16(), Y)
+    wide = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 8))
+    wide[1] = nn.Linear(64, 64, dtype=torch.float32)
+    assert _parallel(wide, precision="bf16")._planner.narrowed == torch.bfloat16

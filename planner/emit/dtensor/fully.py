@@ -37,7 +37,9 @@ def fully_sharded(plan: PlanDocument, names: Mapping[str, Name]) -> Fully | None
         dims = p.stored.dims[::-1] if names[n].transposed else p.stored.dims
         if any(_real(x.dims, axes) for x in p.compute) or _real(dims[1:], axes):
             return None
-        layouts.add(_real(dims[:1], axes))
+        over = _real(dims[:1], axes)
+        if over or p.gradient is not None or plan.schedule.mode != "training":
+            layouts.add(over)  # a frozen weight that stays whole has no state: it is divided with the others
     if len(layouts) != 1:
         return None
     (over,) = layouts
