@@ -280,8 +280,8 @@ def _sharding(plan: PlanDocument, uses: Mapping[str, AxisUse]) -> tuple[tuple[st
                 f"plan: {name} is stored in shards by {one} ranks and {most} by {other} (over {a} and over {b}); "
                 "launchers have one size for all: pin `stored` with one number of ranks for all, or rest=zero"
             )
-        if plan.schedule.mode != "training" or plan.parameters[name].gradient is not None:
-            whole.append(name)  # of what is not trained there is no state that could be divided
+        if not plan.is_frozen(name):
+            whole.append(name)
     return sharded, tuple(whole)
 
 

@@ -39,8 +39,8 @@ def optimizer_shards(plan: PlanDocument, target: str) -> tuple[int, int]:
         computed = {a for x in p.compute for d in x.dims for a in d}
         extra = [a for d in p.stored.dims for a in d if a not in computed and sizes[a] > 1]
         if not extra:
-            if plan.schedule.mode != "training" or p.gradient is not None:
-                whole.append(name)  # a frozen weight has no state, and may be divided as well as not
+            if not plan.is_frozen(name):
+                whole.append(name)
             continue
         counts.setdefault(math.prod(sizes[a] for a in extra), name)
         part = 2 * math.prod(p.shape) // math.prod(sizes[a] for a in computed)  # bytes, as one rank computes with it

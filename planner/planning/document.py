@@ -334,6 +334,10 @@ class PlanDocument(_Part):
         """Of all stages, which have as many each."""
         return len(self.stages) * self.mesh.devices
 
+    def is_frozen(self, parameter: str) -> bool:
+        """Whether a step trains, and leaves this parameter as it is: then it has no state that ZeRO 1 or 2 divides."""
+        return self.schedule.mode == "training" and self.parameters[parameter].gradient is None
+
     def chunk(self, operator: str) -> int:
         """The chunk of the model, counted from its beginning, that the operator is in."""
         s, op = self.schedule, self.operators[operator]

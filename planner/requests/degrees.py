@@ -103,9 +103,8 @@ def _of_most(plan: PlanDocument) -> dict[str, Any]:
 def _zero(plan: PlanDocument) -> int:
     """What is divided of most parameters beyond what computing divides; in training, of those that are trained."""
     levels = Counter[int]()
-    trains = plan.schedule.mode == "training"
-    for p in plan.parameters.values():
-        if not p.compute or (trains and p.gradient is None):
+    for name, p in plan.parameters.items():
+        if not p.compute or plan.is_frozen(name):
             continue
         computed = p.compute[0].dims
         if p.stored.dims != computed:

@@ -196,8 +196,8 @@ def _warn_of_wide(module: nn.Module, captured: Capture) -> None:
         size = sum(p.numel() for p in wide) * 4 / 2**30
         warnings.warn(
             f"{captured.name}: {size:.2f} GiB of frozen weights in single precision stay in memory beside the copies "
-            "that a step computes with, which alone a plan's memory counts; convert them first, with "
-            "module.to(torch.bfloat16)",
+            "that a step computes with, which alone a plan's memory counts; convert what is frozen before planning, as "
+            "module.to(torch.bfloat16) does before adapters are put in",
             stacklevel=4,
         )
 

@@ -16,7 +16,7 @@ from planner.errors import InputError, OptionError  # noqa: E402
 from planner.frontends import import_bytes  # noqa: E402
 from planner.torch.capture import Capture, capture  # noqa: E402
 from planner.torch.capture.writer import as_array  # noqa: E402
-from planner.torch.planning import _precision, plan  # noqa: E402
+from planner.torch.planning import plan  # noqa: E402
 from planner.verify.reference import gradients, run_ops  # noqa: E402
 from planner.work.activity import trained_parameters  # noqa: E402
 from tests.torch.kernels import by_kernels  # noqa: E402
@@ -188,6 +188,15 @@ def test_a_model_whose_frozen_weights_fit_on_no_device_is_divided() -> None:
     assert found.plan.document.cost.peak_memory_bytes < 40 << 30
 
 
+class Cast(nn.Module):
+    def __init__(self, element: torch.dtype) -> None:
+        super().__init__()
+        self.element = element
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(self.element)
+
+
 class Tied(nn.Module):
     """A table that the head reads as well, or two of its size, which are frozen, around layers that are trained."""
 
@@ -248,8 +257,10 @@ def test_frozen_weights_in_single_precision_beside_narrow_copies_are_named() -> 
     ],
 )
 def test_the_precision_is_that_of_most_weights(rest: torch.dtype, few: torch.dtype, precision: str) -> None:
-    module = nn.Sequential(nn.Linear(64, 64, dtype=rest), nn.Linear(64, 1, dtype=few))
-    assert _precision(module) == precision
+    module = nn.Sequential(nn.Linear(64, 64, dtype=rest), Cast(few), nn.Linear(64, 1, dtype=few))
+    found = plan(module, torch.randn(8, 64, dtype=rest), targets=torch.randn(8, 1, dtype=few), devices=1,
+                 loss=lambda y, t: (y - t).square().mean(), hardware="a100-80", cache=False)  # fmt: skip
+    assert found.plan.document.schedule.precision == precision
 
 
 def test_an_operator_without_translation_is_named_with_its_module() -> None:

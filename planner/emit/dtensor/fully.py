@@ -38,8 +38,8 @@ def fully_sharded(plan: PlanDocument, names: Mapping[str, Name]) -> Fully | None
         if any(_real(x.dims, axes) for x in p.compute) or _real(dims[1:], axes):
             return None
         over = _real(dims[:1], axes)
-        if over or p.gradient is not None or plan.schedule.mode != "training":
-            layouts.add(over)  # a frozen weight that stays whole has no state: it is divided with the others
+        if over or not plan.is_frozen(n):
+            layouts.add(over)  # what is frozen and whole is divided with the others
     if len(layouts) != 1:
         return None
     (over,) = layouts
