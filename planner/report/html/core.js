@@ -49,6 +49,9 @@ function shown(name, most = 400) {
   return cut.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
+/** A name of the model; lines break behind its dots, slashes and underscores, and inside of a part only where it is wider than a line. */
+const named = (text, most, properties) => h("span", { class: "name", dir: "auto", ...properties }, shown(text, most).split(/(?<=[./_])/).map((part, k) => (k ? [h("wbr"), part] : part)));
+
 const shortened = new Map();
 const pen = document.createElement("canvas").getContext("2d");
 /** The text, cut in the middle so that it fits the width in CSS pixels. */

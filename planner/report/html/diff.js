@@ -186,7 +186,7 @@ function changeCard(d, entry, unit, ofPart, go) {
   const words = (list) => (list.length ? h("ul", null, list.map((w) => h("li", null, h("code", null, shown(w, 300))))) : h("span", { class: "quiet" }, "none"));
   const titles = { parameters: "stored parameters", inner: "collectives inside", gradients: "gradients wanted" };
   return [
-    h("header", null, h("p", { class: "kind" }, entry.what === "group" ? "equal changes" : "cost"), h("h3", null, `${count(entry.count)} × ${shown(entry.type.split("::").pop(), 60)}`), h("p", { class: "quiet" }, h("span", { class: "name", dir: "auto" }, shown(entry.place, 300)))),
+    h("header", null, h("p", { class: "kind" }, entry.what === "group" ? "equal changes" : "cost"), h("h3", null, `${count(entry.count)} × ${shown(entry.type.split("::").pop(), 60)}`), h("p", { class: "quiet" }, named(entry.place, 300))),
     h("p", { class: `big ${way(entry.delta_units)}` }, entry.delta_units ? plus(time(entry.delta_units)) : "0 s"),
     table([["", ""], ["A", "n"], ["B", "n"], ["B − A", "n"]], [
       ["objective", seconds(entry.a_s), seconds(entry.b_s), deltaCell(entry.delta_units, entry.delta_units ? plus(time(entry.delta_units)) : "0 s")],
@@ -194,7 +194,7 @@ function changeCard(d, entry, unit, ofPart, go) {
       ["parameters a device", bytes(entry.parameter_bytes.a), bytes(entry.parameter_bytes.b), entry.parameter_bytes.delta ? plus(bytes(entry.parameter_bytes.delta)) : "0 B"]]),
     parts.length ? table([["of it", ""], ["B − A", "n"]], parts.map(([p, x]) => [ofPart(p), deltaCell(x.delta_units, plus(time(x.delta_units)))])) : null,
     entry.changes.length ? h("div", { class: "scroll" }, h("table", { class: "traits" }, h("thead", null, h("tr", null, h("th", null, ""), h("th", null, "A"), h("th", null, "B"))), h("tbody", null, entry.changes.map((c) => h("tr", null, h("th", { scope: "row" }, titles[c.trait] || c.trait), h("td", null, words(c.before)), h("td", null, words(c.after))))))) : null,
-    entry.pairs && entry.pairs.length > 1 ? [h("h4", null, plural(entry.pairs.length, "place")), h("ul", { class: "links" }, entry.pairs.slice(0, 60).map((p, k) => h("li", null, link(h("span", { class: "name", dir: "auto" }, shown(entry.operators[k][0] || entry.operators[k][1] || entry.operators[k], 90)), () => go(p)))), entry.pairs.length > 60 && h("li", { class: "quiet" }, `and ${entry.pairs.length - 60} more`))] : null,
+    entry.pairs && entry.pairs.length > 1 ? [h("h4", null, plural(entry.pairs.length, "place")), h("ul", { class: "links" }, entry.pairs.slice(0, 60).map((p, k) => h("li", null, link(named(entry.operators[k][0] || entry.operators[k][1] || entry.operators[k], 90), () => go(p)))), entry.pairs.length > 60 && h("li", { class: "quiet" }, `and ${entry.pairs.length - 60} more`))] : null,
   ].flat().filter(Boolean);
 }
 
@@ -246,9 +246,9 @@ begin((data, main) => {
     for (const i of n.operators) { const e = entryOf[side].get(i); if (e) found.set(e, (found.get(e) || 0) + 1); }
     const { units: sum } = net(side, node);
     const rows = [...found].map(([e, k]) => [e, k, e.count ? (e.delta_units * k) / e.count : 0]).sort((a, b) => Math.abs(b[2]) - Math.abs(a[2]));
-    return [h("header", null, h("p", { class: "kind" }, n.kind === "pile" ? `${n.alike} blocks, alike` : n.kind), h("h3", null, h("span", { class: "name", dir: "auto" }, shown(n.title, 120))), h("p", { class: "quiet" }, n.detail)),
+    return [h("header", null, h("p", { class: "kind" }, n.kind === "pile" ? `${n.alike} blocks, alike` : n.kind), h("h3", null, named(n.title, 120)), h("p", { class: "quiet" }, n.detail)),
       h("p", { class: `big ${way(sum)}` }, sum ? plus(plans[side].time(sum)) : "0 s"),
-      rows.length ? table([["change", "wrap"], ["here", "n"], ["B − A", "n"]], rows.slice(0, 30).map(([e, k, u]) => [link([h("b", null, shown(e.type.split("::").pop(), 40)), " ", h("span", { class: "name", dir: "auto" }, shown(e.place, 70))], () => list.go(e)), count(k), deltaCell(u, u ? plus(seconds(u * unit)) : "0 s")])) : h("p", { class: "quiet" }, "Nothing in here changes.")];
+      rows.length ? table([["change", "wrap"], ["here", "n"], ["B − A", "n"]], rows.slice(0, 30).map(([e, k, u]) => [link([h("b", null, shown(e.type.split("::").pop(), 40)), " ", named(e.place, 70)], () => list.go(e)), count(k), deltaCell(u, u ? plus(seconds(u * unit)) : "0 s")])) : h("p", { class: "quiet" }, "Nothing in here changes.")];
   };
   beside = new Beside(plans, to, net, (side, what, there) => {
     panels[side].show(what);
@@ -263,7 +263,7 @@ begin((data, main) => {
     else chosen(h("header", null, h("p", { class: "kind" }, "unchanged"), h("h3", null, plans[side].nodes[node].title)), h("p", null, "Does the same at the same cost in both plans."));
   });
 
-  const row = h("div", { class: "diff-row" }, list.element, ...beside.graphs.map((g, side) => h("div", { class: `side side-${SIDES[side].toLowerCase()}` }, h("p", { class: "side-title" }, h("b", { class: "letter" }, SIDES[side]), h("span", { class: "name", dir: "auto" }, shown(plans[side].report.model.name, 60)), h("span", { class: "quiet" }, `mesh ${plans[side].report.mesh.map((a) => `${a.name}=${a.size}`).join(", ")}`)), g.element)));
+  const row = h("div", { class: "diff-row" }, list.element, ...beside.graphs.map((g, side) => h("div", { class: `side side-${SIDES[side].toLowerCase()}` }, h("p", { class: "side-title" }, h("b", { class: "letter" }, SIDES[side]), named(plans[side].report.model.name, 60), h("span", { class: "quiet" }, `mesh ${plans[side].report.mesh.map((a) => `${a.name}=${a.size}`).join(", ")}`)), g.element)));
   const parts = Object.entries(d.parts).filter(([, p]) => p.a_s || p.b_s).map(([p, x]) => ({ label: ofPart(p), key: p, a: x.a_s, b: x.b_s }));
   const kinds = Object.entries(d.memory).map(([k, x]) => ({ label: (plans[0].report.memory.concat(plans[1].report.memory).find((m) => m.kind === k) || { label: k }).label, key: `m-${k}`, a: x.a, b: x.b })).filter((r) => r.a || r.b);
   const places = d.places.length > 1 ? d.places.map((p) => ({ label: p.blocks ? `${count(p.blocks)} × block of ${plural(p.operators, "operator")}` : `outside, ${plural(p.operators, "operator")}`, key: "used", a: p.a_s, b: p.b_s })) : [];

@@ -22,7 +22,7 @@ class Panel {
     else if (n.kind === "input") this.tensor(plan.tensors.findIndex((t) => t.name === n.title));
     else this.body.replaceChildren(...this.group(n));
   }
-  name(text, most) { return h("span", { class: "name", dir: "auto", title: String(text).length > 60 ? shown(text, 2000) : undefined }, shown(text, most || 160)); }
+  name(text, most) { return named(text, most || 160, { title: String(text).length > 60 ? shown(text, 2000) : undefined }); }
   head(kind, title, ...more) { return h("header", null, h("p", { class: "kind" }, kind), h("h3", null, this.name(title, 120)), more); }
   key(letter) { return s("svg", { class: "key", width: 14, height: 14, "aria-hidden": "true" }, s("rect", { width: 14, height: 14, rx: 2, fill: `url(#p-${letter})` })); }
   facts(rows) { return h("dl", null, rows.filter(Boolean).map(([k, ...v]) => [h("dt", null, k), h("dd", null, v)])); }

@@ -63,7 +63,7 @@ function operatorSection(plan, go) {
         const at = (k) => (o.by[k] ? seconds(o.by[k]) : "–");
         const first = plan.byName.get(o.names[0]);
         const compute = (o.by.forward || 0) + (o.by.backward || 0);
-        return [link([h("b", null, shown(o.type.split("::").pop(), 60)), " ", h("span", { class: "name", dir: "auto" }, shown(o.names[0], 60))], () => go(first)), plan.splitText(o.letters, true), o.count, compute ? seconds(compute) : "–", at("inside"), at("moved"), at("optimizer"), h("b", null, seconds(o.seconds)), percent(o.share)];
+        return [link([h("b", null, shown(o.type.split("::").pop(), 60)), " ", named(o.names[0], 60)], () => go(first)), plan.splitText(o.letters, true), o.count, compute ? seconds(compute) : "–", at("inside"), at("moved"), at("optimizer"), h("b", null, seconds(o.seconds)), percent(o.share)];
     })));
 }
 
@@ -72,7 +72,7 @@ function moveSection(plan, show) {
   if (!r.redistributions.length) return section("moves", "Redistributions", h("p", { class: "quiet" }, "None: every tensor is read as it is made."));
   return section("moves", "Redistributions",
     table([["redistribution", "wrap"], ["of", "further"], ["from", "further"], ["to", "further"], ["number", "n"], ["bytes", "n"], ["time", "n"], ["share", "n further"]],
-      r.redistributions.slice(0, 20).map((m) => [link([h("b", null, m.what), " ", h("span", { class: "name", dir: "auto" }, shown(m.tensors[0], 50))], () => show({ moves: m.indices })), m.direction === "gradient" ? "gradient" : m.of, h("code", null, m.source), h("code", null, m.target), m.count, bytes(m.bytes), h("b", null, seconds(m.seconds)), percent(m.share)])),
+      r.redistributions.slice(0, 20).map((m) => [link([h("b", null, m.what), " ", named(m.tensors[0], 50)], () => show({ moves: m.indices })), m.direction === "gradient" ? "gradient" : m.of, h("code", null, m.source), h("code", null, m.target), m.count, bytes(m.bytes), h("b", null, seconds(m.seconds)), percent(m.share)])),
     table([["collective", ""], ["over", ""], ["number", "n"], ["bytes in all", "n"]], r.collectives.map((c) => [c.kind.replaceAll("_", "-"), c.axes || "–", count(c.count), bytes(c.bytes)])));
 }
 
@@ -98,7 +98,7 @@ function search(plan, go) {
     texts ||= plan.operators.map((o) => `${o.name} ${o.type} ${o.module} ${o.source} ${plan.splitText(o.letters)}`.slice(0, 2000).toLowerCase());
     hits = words.length ? plan.operators.filter((o) => words.every((w) => texts[o.i].includes(w))) : [];
     at = hits.length ? 0 : -1;
-    list.replaceChildren(...hits.slice(0, 50).map((o, k) => h("li", { role: "option", id: `found-${k}`, on: { pointerdown: (e) => { e.preventDefault(); pick(k); } } }, h("b", null, shown(plan.nodes[o.i].title, 40)), " ", h("span", { class: "name", dir: "auto" }, shown(o.name, 80)), h("small", null, plan.splitText(o.letters)))),
+    list.replaceChildren(...hits.slice(0, 50).map((o, k) => h("li", { role: "option", id: `found-${k}`, on: { pointerdown: (e) => { e.preventDefault(); pick(k); } } }, h("b", null, shown(plan.nodes[o.i].title, 40)), " ", named(o.name, 80), h("small", null, plan.splitText(o.letters)))),
       ...(words.length && !hits.length ? [h("li", { class: "quiet" }, "nothing found")] : []), ...(hits.length > 50 ? [h("li", { class: "quiet" }, `and ${hits.length - 50} more`)] : []));
     list.hidden = !words.length;
     input.setAttribute("aria-expanded", String(!!words.length));
@@ -140,12 +140,20 @@ function stepLanes(plan) {
   return { end: last + update, lanes: all.filter((lane) => lane.events.length || lane.name === "compute") };
 }
 
+/** What of the step the picture does not show, where that is a part of it that one can see. */
+function undrawn(r, end) {
+  const step = r.cost.step_time_s, outside = (r.step.find((p) => p.part === "outside") || { seconds: 0 }).seconds;
+  const seen = (x) => x > 0.002 * step, longer = step - end - outside;
+  const rest = [seen(outside) && `${seconds(outside)} outside of the model`, seen(longer) && `${seconds(longer)} by which exchanges of parameters and gradients last longer than they are drawn, as they take alone`].filter(Boolean);
+  return rest.length ? h("p", { class: "quiet" }, `The picture shows ${seconds(end)} of the step's ${seconds(step)}. The step has ${rest.join(", and ")}.`) : null;
+}
+
 function timelineSection(plan, go) {
   const out = [];
   const r = plan.report;
   if (r.timed) {
     const { lanes, end } = stepLanes(plan);
-    out.push(section("timeline", r.stages.length > 1 ? "One micro-batch through all stages" : "The simulated step", new Timeline(lanes, end, go).element));
+    out.push(section("timeline", r.stages.length > 1 ? "One micro-batch through all stages" : "The simulated step", r.stages.length > 1 ? null : undrawn(r, end), new Timeline(lanes, end, go).element));
   }
   if (r.pipeline && r.pipeline.together.length) {
     const lanes = new Map();
@@ -211,12 +219,12 @@ function moreSections(plan) {
 
 begin((data, main) => {
   const plan = new Plan(data);
-  const named = (what) => { // the address names the operator that is chosen, so that it can be sent
+  const addressed = (what) => { // the address names the operator that is chosen, so that it can be sent
     const i = what && what.node;
     const to = i !== undefined && plan.nodes[i].kind === "operator" ? addressOf(plan, i) : null;
     if (to) try { history.replaceState(null, "", to); } catch { /* a frame without an origin has no address */ }
   };
-  const graph = new Graph(plan, { onselect: (what) => { panel.show(what); named(what); }, shrink: () => matchMedia("(max-width: 900px)").matches && !graph.element.closest(".full") });
+  const graph = new Graph(plan, { onselect: (what) => { panel.show(what); addressed(what); }, shrink: () => matchMedia("(max-width: 900px)").matches && !graph.element.closest(".full") });
   const viewer = new Viewer(graph);
   const go = (i) => { if (graph.scale < CLEAR) graph.scale = CLEAR; graph.reveal(i); const box = graph.element.getBoundingClientRect(); if (box.top < 0 || box.top > innerHeight * 0.6) graph.element.scrollIntoView({ block: "start" }); };
   const panel = new Panel(plan, go, (i) => addressOf(plan, i));
