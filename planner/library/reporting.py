@@ -59,19 +59,24 @@ class Report:
         return view(self.document)
 
     @cached_property
+    def _words(self) -> str:
+        from planner.requests.headline import words
+
+        return words(self.document).removesuffix(" (--details)")
+
+    @cached_property
     def html(self) -> str:
         """One page that needs nothing else."""
         from planner.report.pages import report_html
-        from planner.requests.headline import words
 
-        return report_html(self.document, self.record, words(self.document))
+        return report_html(self.document, self.record, self._words)
 
     @cached_property
     def text(self) -> str:
         """One screen."""
         from planner.report.terminal import report_text
 
-        return report_text(self._view)
+        return report_text(self._view, self.record, self._words)
 
     def to_dict(self) -> dict[str, Any]:
         """As data (docs/report.md)."""

@@ -33,6 +33,7 @@ def report_document(plan: PlanDocument, record: SearchRecord | None = None) -> d
 def document_of(v: View, record: SearchRecord | None = None) -> dict[str, Any]:
     plan, cost = v.plan, v.plan.cost
     limit = plan.cluster.memory_limit_bytes
+    proven = _proven(plan, record)
     return {
         "schema": SCHEMA,
         "model": plan.model.model_dump(exclude={"repeated"}),
@@ -41,6 +42,7 @@ def document_of(v: View, record: SearchRecord | None = None) -> dict[str, Any]:
         "schedule": plan.schedule.model_dump(exclude={"recompute"})
         | {"recomputed": sum(map(len, plan.schedule.recompute))},
         "cost": cost.model_dump(),
+        "proven": proven,
         "memory_limit_bytes": limit,
         "verification": plan.verification,
         "search": {"version": plan.search.version, "status": plan.search.status, "solver": plan.search.solver},
@@ -80,8 +82,18 @@ def document_of(v: View, record: SearchRecord | None = None) -> dict[str, Any]:
         "front": front(plan, record),
         "candidates": [c.model_dump() for c in plan.search.candidates],
         "pins": [p.model_dump() for p in plan.pins],
-        "notes": notes(plan, v.costs),
+        "notes": notes(plan, v.costs, gap=proven["gap"], searched=proven["of"] == "search"),
     }
+
+
+def _proven(plan: PlanDocument, record: SearchRecord | None) -> dict[str, Any]:
+    """What a step takes at least, and how far the plan is from it: of all that was searched where the record of the
+    search says it, else of the stages, micro-batches and layouts that the plan itself was chosen from."""
+    cost = plan.cost
+    bound = record.steps[-1].bound_s if record is not None and record.steps else None
+    if bound is None or not cost.step_time_s:
+        return {"of": "plan", "bound_s": cost.step_time_lower_bound_s, "gap": cost.gap}
+    return {"of": "search", "bound_s": bound, "gap": max(0.0, 1 - bound / cost.step_time_s)}
 
 
 def _history(record: SearchRecord | None) -> dict[str, Any] | None:

@@ -10,8 +10,8 @@ __all__ = ["notes"]
 _GAP = 0.05  # above which the search's own bound leaves much open
 
 
-def notes(plan: PlanDocument, costs: Figures) -> list[dict[str, str]]:
-    """`level` is `warning` or `note`."""
+def notes(plan: PlanDocument, costs: Figures, *, gap: float, searched: bool) -> list[dict[str, str]]:
+    """`level` is `warning` or `note`.  `gap`: what the report says, `searched`: of all that was searched."""
     out: list[tuple[str, str]] = []
     without = plan.search.operators_replicated_for_want_of_a_rule
     if without:
@@ -24,12 +24,13 @@ def notes(plan: PlanDocument, costs: Figures) -> list[dict[str, str]]:
         over = plan.cost.peak_memory_bytes - limit
         out.append(("warning", f"the peak is {over:,} bytes above the memory limit of a device"))
     requested = plan.search.request
-    if requested is not None and requested.strategy is not None and plan.schedule.micro_batches > 1:
+    layers_alike = requested is not None and requested.strategy is not None and plan.schedule.micro_batches > 1
+    if layers_alike and not searched:
         # The search over configurations has a bound of its own, which a plan cannot prove.
         own = "the bound is what this file proves, of its own stages and micro-batches"
         out.append(("note", f"{own}; `planner search` prints that of all that it searched"))
-    elif plan.cost.gap > _GAP:
-        out.append(("warning", f"a step up to {plan.cost.gap:.1%} shorter is not ruled out"))
+    elif gap > _GAP:
+        out.append(("warning", f"a step up to {gap:.1%} shorter is not ruled out"))
     if all(set(o.strategy.values()) <= {"replicate"} for o in plan.operators.values()) and plan.devices > 1:
         out.append(("note", "nothing is split: every rank does the whole work, because communicating would cost more"))
     if plan.schedule.micro_batches > 1:

@@ -17,4 +17,5 @@ def report_html(plan: PlanDocument, record: SearchRecord | None = None, words: s
     degrees of parallelism."""
     v = view(plan)
     title = f"{plan.model.name}: plan for {plan.cluster.devices} x {plan.cluster.hardware}"
-    return page("report", title, page_data(v, record, words.removesuffix(" (--details)")), report_text(v))
+    words = words.removesuffix(" (--details)")
+    return page("report", title, page_data(v, record, words), report_text(v, record, words))

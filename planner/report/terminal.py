@@ -8,6 +8,7 @@ from planner.errors import InputError
 from planner.planning.document import LayoutDocument, PlanDocument
 from planner.report.document import document_of
 from planner.report.mesh import shards
+from planner.report.record import SearchRecord
 from planner.report.view import View
 from planner.report.words import memory_text, printable, time_text
 
@@ -17,9 +18,10 @@ _ROWS = 8
 _PARTS = 1024  # of a tensor, that are listed
 
 
-def report_text(v: View) -> str:
-    """What the plan is, where time and memory go, what costs most, and what to know before trusting it."""
-    d = document_of(v)
+def report_text(v: View, record: SearchRecord | None = None, words: str = "") -> str:
+    """What the plan is, where time and memory go, what costs most, and what to know before trusting it; `record`: of
+    the search that made the plan; `words`: the plan in degrees of parallelism."""
+    d = document_of(v, record)
     cost, schedule, cluster = d["cost"], d["schedule"], d["cluster"]
     axes = ", ".join(f"{a['name']}={a['size']}" for a in d["mesh"])
     stages = (
@@ -30,10 +32,11 @@ def report_text(v: View) -> str:
         f"{printable(d['model']['name'])}: {schedule['mode']} on {cluster['devices']} x {cluster['hardware']}, {stages}"
         f"mesh {v.plan.mesh} ({axes}), {schedule['precision']}",
         "",
+        *([f"plan        {printable(words, 400)}"] if words else []),
         f"step        {time_text(cost['step_time_s'])} by the clock  [{cost['step_time_s']!r} s]",
         f"objective   {time_text(cost['objective_s'])} (everything in sequence)  [{cost['objective_s']!r} s]",
-        f"bound       {time_text(cost['step_time_lower_bound_s'])} of the step, gap {cost['gap']:.2%}  "
-        f"[{cost['step_time_lower_bound_s']!r} s]",
+        f"bound       {time_text(d['proven']['bound_s'])} of the step, gap {d['proven']['gap']:.2%}  "
+        f"[{d['proven']['bound_s']!r} s]",
         f"memory      {memory_text(cost['peak_memory_bytes'])} per device at peak  [{cost['peak_memory_bytes']} bytes]"
         + ("" if limit is None else f", limit {memory_text(limit)}"),
         "",

@@ -73,6 +73,31 @@ def test_the_report_draws_what_the_record_says(found: Path, capsys: pytest.Captu
     assert report.to_dict()["history"] == document["history"]
 
 
+@pytest.mark.parametrize("options", [(), ("--memory-limit", "300MiB", "--batch", "64")])
+def test_report_and_search_prove_the_same_bound(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    """The second plan has micro-batches, for which the plan alone has a weaker bound."""
+    assert searched(model, tmp_path, "--json", *options) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert main(["report", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["proven"]["of"] == "search"
+    assert document["proven"]["bound_s"] == pytest.approx(said["step_time_lower_bound_s"], rel=1e-9)
+    assert document["proven"]["gap"] == pytest.approx(said["gap"], abs=1e-9)
+    assert not any("`planner search` prints" in n["text"] for n in document["notes"])
+    (tmp_path / "history.json").unlink()
+    assert main(["report", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    plan = read_plan(tmp_path / "plan.json")
+    assert document["proven"] == {"of": "plan", "bound_s": plan.cost.step_time_lower_bound_s, "gap": plan.cost.gap}
+    if options:
+        assert plan.schedule.micro_batches > 1
+        assert any("`planner search` prints" in n["text"] for n in document["notes"])
+    assert main(["report", str(tmp_path)]) == 0
+    assert f"plan        {said['in_words'].split(';')[0]}" in capsys.readouterr().out
+
+
 def test_a_plan_alone_is_shown_without(found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy(found / "plan.json", tmp_path / "plan.json")
     assert main(["report", str(tmp_path), "--json"]) == 0

@@ -30,6 +30,7 @@ def run(options: argparse.Namespace) -> int:
     from planner.report.terminal import report_text, tensor_text
     from planner.report.trace import trace_document
     from planner.report.view import view
+    from planner.requests.headline import words
     from planner.requests.record_file import record_beside
 
     plan = read_plan(options.plan)
@@ -37,7 +38,6 @@ def run(options: argparse.Namespace) -> int:
     files: list[tuple[Path, str]] = []
     if options.out is not None:
         from planner.report.pages import report_html
-        from planner.requests.headline import words
 
         files.append((options.out, report_html(plan, record, words(plan))))
     if options.trace is not None:
@@ -56,5 +56,5 @@ def run(options: argparse.Namespace) -> int:
         for path, text in files:
             print(f"{path}: {len(text.encode('utf-8', 'replace')):,} bytes")
     else:
-        print(report_text(view(plan)))
+        print(report_text(view(plan), record, words(plan).removesuffix(" (--details)")))
     return 0

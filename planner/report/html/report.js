@@ -4,10 +4,11 @@ function tile(title, big, exact, note) {
   return h("div", { class: "tile" }, h("p", { class: "kind" }, title), h("p", { class: "big" }, big), h("p", { class: "exact" }, exact), note && h("p", { class: "quiet" }, note));
 }
 
-/** What the bound in the plan is of: configurations that treat layers alike, which are searched apart, may have a lower one. */
+/** What the bound is of; a plan's own may be higher than that of the search, which covers more. */
 function below(r) {
-  const last = r.history && r.history.steps.length ? r.history.steps[r.history.steps.length - 1].bound_s : null;
-  return last && last < r.cost.step_time_lower_bound_s * (1 - 1e-9) ? `of this layout of operators; of all that was searched ${seconds(last)}` : "no plan of the searched space is faster";
+  const own = r.cost.step_time_lower_bound_s;
+  if (r.proven.of === "plan") return "no plan of the searched space is faster";
+  return own > r.proven.bound_s * (1 + 1e-9) ? `no plan is faster; with this plan's stages and micro-batches ${seconds(own)}` : "no plan of the searched space is faster";
 }
 
 function header(plan) {
@@ -34,8 +35,8 @@ function header(plan) {
     h("dl", { class: "facts" }, facts.map(([k, v, more]) => h("div", null, h("dt", null, k), h("dd", null, v, more && h("small", null, more))))),
     h("div", { class: "tiles" },
       tile("step", seconds(cost.step_time_s), `${cost.step_time_s} s`, samples ? `${count(Math.round(samples / cost.step_time_s))} samples a second` : "as the clock predicts it"),
-      tile("lower bound of the step", seconds(cost.step_time_lower_bound_s), `${cost.step_time_lower_bound_s} s`, below(r)),
-      tile("gap", `${(100 * cost.gap).toFixed(2)} %`, `${cost.gap}`, r.search.status === "optimal" ? "proved optimal" : "between the step and its bound"),
+      tile("lower bound of the step", seconds(r.proven.bound_s), `${r.proven.bound_s} s`, below(r)),
+      tile("gap", `${(100 * r.proven.gap).toFixed(2)} %`, `${r.proven.gap}`, r.proven.gap < 5e-5 ? "proved optimal" : "between the step and its bound"),
       tile("memory per device", bytes(cost.peak_memory_bytes), `${count(cost.peak_memory_bytes)} bytes`, [meter, limit ? `${percent(use)} of ${bytes(limit)} (${count(limit)} bytes)` : "no limit given"]),
       tile("everything in sequence", seconds(cost.objective_s), `${cost.objective_s} s`, stages > 1 ? "the objective, of one micro-batch" : "the objective: nothing overlaps")),
     r.notes.length ? h("ul", { class: "notes" }, r.notes.map((n) => h("li", { class: n.level }, h("b", null, n.level), " ", shown(n.text, 600)))) : null);
@@ -144,8 +145,9 @@ function stepLanes(plan) {
 function undrawn(r, end) {
   const step = r.cost.step_time_s, outside = (r.step.find((p) => p.part === "outside") || { seconds: 0 }).seconds;
   const seen = (x) => x > 0.002 * step, longer = step - end - outside;
-  const rest = [seen(outside) && `${seconds(outside)} outside of the model`, seen(longer) && `${seconds(longer)} by which exchanges of parameters and gradients last longer than they are drawn, as they take alone`].filter(Boolean);
-  return rest.length ? h("p", { class: "quiet" }, `The picture shows ${seconds(end)} of the step's ${seconds(step)}. The step has ${rest.join(", and ")}.`) : null;
+  const exchanges = r.redistributions.some((m) => m.of === "parameter");
+  const rest = [seen(outside) && `${seconds(outside)} pass outside of the model`, exchanges && seen(longer) && `exchanges of parameters and gradients take ${seconds(longer)} longer beside computing than alone, as they are drawn`].filter(Boolean);
+  return rest.length ? h("p", { class: "quiet" }, `The picture shows ${seconds(end)} of the step's ${seconds(step)}: ${rest.join(", and ")}.`) : null;
 }
 
 function timelineSection(plan, go) {
@@ -194,9 +196,9 @@ function pinSection(pins) {
   }
   const all = [...rows.values()];
   const source = new Set(pins.map((p) => p.source)).size === 1 ? pins[0].source : null;
-  const columns = [["object", ""], ["name", "wrap"], ["number", "n"], ["pin", "wrap"], source === null && ["given by", "wrap"]].filter(Boolean);
+  const columns = [["object", ""], ["name", "wrap"], ["number", "n"], ["pin", "wrap"], source === null && ["follows from", "wrap"]].filter(Boolean);
   const row = (p) => [p.object, shown(p.count > 1 ? p.like : p.name, 120) || "–", count(p.count), h("code", { class: "long" }, shown(p.pin, 120)), shown(p.source, 120)].slice(0, columns.length);
-  return section("pins", "Pins", h("p", { class: "quiet" }, `${plural(pins.length, "pin")}${source === null ? "" : ", all given by "}`, source === null ? "" : h("code", { class: "long" }, shown(source, 300)), all.length < pins.length ? "; those whose names differ in numbers alone are one row." : "."),
+  return section("pins", "Pins", h("p", { class: "quiet" }, `${plural(pins.length, "pin")}${source === null ? "" : ", which all follow from "}`, source === null ? "" : h("code", { class: "long" }, shown(source, 300)), all.length < pins.length ? "; those whose names differ in numbers alone are one row." : "."),
     table(columns, all.slice(0, PINS).map(row)), all.length > PINS && h("details", null, h("summary", null, `${count(all.length - PINS)} more`), table(columns, all.slice(PINS, 25 * PINS).map(row)), all.length > 25 * PINS && h("p", { class: "quiet" }, `and ${count(all.length - 25 * PINS)} more, in plan.json`)));
 }
 
