@@ -24,7 +24,8 @@ from planner.terminal import plain
 __all__ = ["search"]
 
 SHOWN: Final = (
-    *("devices", "mesh", "batch", "objective_s", "objective_lower_bound_s", "gap", "step_time_s", "status"),
+    *("devices", "mesh", "batch", "in_words", "step_time_s", "step_time_lower_bound_s", "gap", "status"),
+    *("objective_s", "objective_lower_bound_s"),
     *("peak_memory_bytes", "memory_limit_bytes", "search_seconds", "operators", "solver", "cached", "cancelled"),
 )
 MESSAGES: Final = 50  # shown of all

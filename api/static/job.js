@@ -96,9 +96,11 @@ function watching(job, phase, points, messages, width) {
       h("h2", {}, over ? "The search" : [h("span", { class: "spinner", "aria-hidden": "true" }), capital(told)]),
       h("span", { class: "less" }, over ? told : last ? `gap ${percent(last.gap)} after ${elapsed(last).toFixed(0)} s` : ""),
     ),
-    points.length > (over ? 1 : 0) ? chart(points, over ? 0 : elapsed(last), width) : over ? null : h("p", { class: "empty" }, "The first plan has not been found yet."),
+    points.length > (over ? 1 : 0) ? [chart(points, over ? 0 : elapsed(last), width), h("p", { class: "less" }, "Seconds of everything in sequence, where operators are laid out one by one.")] : over ? null : h("p", { class: "empty" }, "The first plan has not been found yet."),
     over || !messages.length ? null : h("p", { class: "less" }, messages[messages.length - 1]),
-  ].filter(Boolean);
+  ]
+    .flat()
+    .filter(Boolean);
 }
 
 // Seconds of searching until now; the point says when it was found by the clock of the service.
@@ -114,7 +116,10 @@ function outcome(d, points) {
 // Equal points say nothing new.
 function add(points, point) {
   const last = points[points.length - 1];
-  if (last && last.incumbent_s === point.incumbent_s && last.bound_s === point.bound_s) return;
+  if (last && last.incumbent_s === point.incumbent_s && last.bound_s === point.bound_s) {
+    last.gap = point.gap; // the answer's, which is that of the step
+    return;
+  }
   points.push(point);
 }
 
@@ -174,15 +179,22 @@ function remarks(found, job) {
 
 function figures(d) {
   const full = d.memory_limit_bytes ? d.peak_memory_bytes / d.memory_limit_bytes : null;
-  const item = (name, value, told, extra) => h("div", {}, h("dt", {}, name), h("dd", {}, value), told ? h("dd", { class: "less" }, told) : null, extra || null);
+  const item = (name, value, more, extra) => h("div", {}, h("dt", {}, name), h("dd", {}, value), more ? h("dd", { class: "less" }, more) : null, extra || null);
+  const whole = (x) => Math.round(x).toLocaleString("en");
+  const rates = [d.samples_per_s && `${whole(d.samples_per_s)} samples/s`, d.tokens_per_s && `${whole(d.tokens_per_s)} tokens/s`].filter(Boolean);
+  const bound = d.step_time_lower_bound_s;
   return h(
-    "dl",
+    "div",
     { class: "figures card" },
-    item("Simulated step", seconds(d.step_time_s), d.batch ? `batch ${d.batch}: ${Math.round(d.batch / d.step_time_s).toLocaleString()} samples/s` : null),
-    item("Objective", seconds(d.objective_s), "with nothing overlapped"),
-    item("Gap to the optimum", percent(d.gap), d.gap === 0 ? "proven optimal" : `bound ${seconds(d.objective_lower_bound_s)}`),
-    item("Memory of a device", bytes(d.peak_memory_bytes), full === null ? "no limit" : `${percent(full)} of ${bytes(d.memory_limit_bytes)}`, full === null ? null : share(full)),
-    item("Mesh", String(d.mesh).replaceAll("x", " × "), `${d.devices} devices`),
+    d.in_words ? h("p", {}, d.in_words.replaceAll(" x ", " × ").replace(" (--details)", "")) : null,
+    h(
+      "dl",
+      {},
+      item("Step", seconds(d.step_time_s), rates.join(", ") || (d.batch ? `batch ${d.batch}` : null)),
+      item("Gap to the optimum", percent(d.gap), d.gap === 0 ? "proven optimal" : bound ? `a step takes at least ${seconds(bound)}` : null),
+      item("Memory of a device", bytes(d.peak_memory_bytes), full === null ? "no limit" : `${percent(full)} of ${bytes(d.memory_limit_bytes)}`, full === null ? null : share(full)),
+      d.mfu ? item("MFU", percent(d.mfu), `${(d.flops_per_s_per_device / 1e12).toPrecision(4)} TFLOP/s of the model per device`) : null,
+    ),
   );
 }
 
