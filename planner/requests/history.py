@@ -26,8 +26,10 @@ class History:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self) -> None:
-        """The search begins now."""
-        self.started = time.monotonic()
+        """A search begins now; that of another number of devices, if any, is over."""
+        with self._lock:
+            self.started, self._ended, self._refused = time.monotonic(), None, False
+            self._steps, self._objectives = [], []
 
     def step(self, best_s: float, bound_s: float | None = None) -> None:
         """A step of so many seconds was found; none of what was searched until now takes less than `bound_s`."""

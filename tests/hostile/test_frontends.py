@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import threading
 import time
@@ -151,6 +152,21 @@ def test_a_fault_in_the_child_of_a_process_with_threads_is_tried_again_once(tmp_
         with pytest.raises(EndedError, match="SIGSEGV"):
             run_limited(falls_at_first, limits=TIGHT, what="test")
     assert tried.read_text() == "x" * (1 + threads)
+
+
+def test_a_process_with_many_open_files_is_answered():
+    """`select` refuses descriptors above 1,023, which a training with many sockets has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1200:
+        pytest.skip("this machine lets a process open too few files to try it")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    try:
+        with contextlib.ExitStack() as held:
+            for _ in range(1050):
+                held.enter_context(open(os.devnull))
+            assert run_limited(lambda: "answer", limits=TIGHT, what="test") == "answer"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_process_knows_whether_it_has_threads():

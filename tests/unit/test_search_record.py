@@ -13,7 +13,7 @@ import pytest
 from planner.builder import build
 from planner.cli.main import main
 from planner.library.plan import load_plan
-from planner.planning import plan_text, read_plan
+from planner.planning import PlanDocument, plan_text, read_plan
 from planner.report.front import unbeaten
 from planner.report.html.data import page_data
 from planner.report.view import view
@@ -48,7 +48,10 @@ def record_in(folder: Path, name: str = "history.json") -> dict[str, Any]:
 
 
 def test_moments_follow_each_other_and_end_with_the_plan(found: Path) -> None:
-    record, plan = record_in(found), read_plan(found / "plan.json")
+    check_moments(record_in(found), read_plan(found / "plan.json"))
+
+
+def check_moments(record: dict[str, Any], plan: PlanDocument) -> None:
     assert record["schema"] == "planner.history/1"
     assert record["steps"][-1]["best_s"] == plan.cost.step_time_s
     assert record["steps"][0]["best_s"] >= plan.cost.step_time_s
@@ -118,12 +121,13 @@ def test_the_record_of_another_plan_is_not_taken(found: Path, tmp_path: Path) ->
 
 
 def test_of_several_counts_each_plan_has_its_own(model: Path, tmp_path: Path) -> None:
-    assert main(["search", str(model), "--devices", "1,2", "--no-cache", "--out", str(tmp_path)]) == 0
+    assert main(["search", str(model), "--devices", "1,2", "--front", "--no-cache", "--out", str(tmp_path)]) == 0
     digests = [record_in(tmp_path, f"history-{n}.json")["plans"] for n in (1, 2)]
     assert digests[0] != digests[1]
     for n in (1, 2):
         path = tmp_path / f"plan-{n}.json"
         assert record_beside(path, read_plan(path)) is not None
+        check_moments(record_in(tmp_path, f"history-{n}.json"), read_plan(path))
 
 
 def test_with_reproducible_it_is_the_same_bytes_every_time(model: Path, tmp_path: Path) -> None:

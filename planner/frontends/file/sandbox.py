@@ -284,9 +284,11 @@ def _receive(read_end: int, seconds: float) -> bytes | None:
     Seconds for which this process was stopped (SIGSTOP) do not count: whoever did that stopped the child as well."""
     chunks: list[bytes] = []
     left = seconds
+    watched = select.poll()  # `select` takes no descriptor above 1,023, which a process with many sockets has
+    watched.register(read_end, select.POLLIN)
     while left > 0:
         before = time.monotonic()
-        readable = select.select([read_end], [], [], min(left, LOOK_S))[0]
+        readable = watched.poll(1000 * min(left, LOOK_S))
         left -= min(time.monotonic() - before, LOOK_S)  # what took longer than it could was a stop
         if not readable:
             continue
