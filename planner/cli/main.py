@@ -93,7 +93,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Whatever is printed may have names in it that a stranger chose.
     out, error = (Shown(stream, coloured=takes_colour(stream)) for stream in (sys.stdout, sys.stderr))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-        return _main(argv)
+        try:
+            return _main(argv)
+        except KeyboardInterrupt:  # while the command was still being loaded
+            print("planner: interrupted", file=sys.stderr)
+            return 130
 
 
 def _main(argv: Sequence[str] | None) -> int:

@@ -263,7 +263,7 @@ def emit(target: str, given: Given) -> Emission:
     run = unusual(given.plan, known=found.says)
     if not run:
         return emission
-    line = f"how a step is run, which its predicted time counts on: {', '.join(run)}; set it in the launcher"
+    line = f"the predicted time assumes {', '.join(run)}, which these files do not say: set it in your launcher"
     return replace(emission, lost=(*emission.lost, line))
 
 

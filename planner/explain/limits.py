@@ -106,7 +106,8 @@ def _split(found: Found, operator: str) -> dict[str, int]:
 
 def _why(lifted: _Lifted, free: Found, saved: int, base: Found) -> str:
     if saved > 0:
-        text = f"without it, the step is shorter by {time_text(saved * base.unit_s)}, on mesh {free.mesh}"
+        same = "" if base.pipeline is None else ", with the same stages and micro-batches"
+        text = f"without it{same}, the step is shorter by {time_text(saved * base.unit_s)}, on mesh {free.mesh}"
         return f"{text}, with {memory_text(free.peak_memory_bytes)} per device"
     if saved < 0:
         return "without it, the search returns a longer step: no plan of its best objective is faster"

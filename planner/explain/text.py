@@ -49,7 +49,8 @@ def _head(e: ExplanationDocument) -> Iterator[str]:
     parts = f", {_count(p.stages, 'stage')}, {_count(p.micro_batches, 'micro-batch', 'es')}" if several else ""
     yield f"{p.model}: {p.devices} x {p.hardware}, mesh {p.mesh}{parts}"
     one = " of a micro-batch" if parts else ""
-    yield f"step        {time_text(p.step_time_s)} (gap {p.gap:.2%}); objective {time_text(p.objective_s)}{one}"
+    own = " to the bound of its stages and micro-batches" if several else ""
+    yield f"step        {time_text(p.step_time_s)} (gap {p.gap:.2%}{own}); objective {time_text(p.objective_s)}{one}"
     done = rates_text(p.model_dump())
     if done:
         yield f"            {done}"

@@ -43,9 +43,12 @@ def read_plan(path: str | os.PathLike[str]) -> PlanDocument:
     except FileNotFoundError as e:
         raise InputError(_not_there(Path(path))) from e
     except UnicodeDecodeError as e:
-        also = "; a model goes behind it" if Path(path).suffix == ".onnx" else ""
-        message = "cannot be read as text; give a plan.json that `planner search` wrote"
-        raise InputError(f"plan {path}: {message}{also}") from e
+        if Path(path).suffix == ".onnx":
+            raise InputError(
+                f"plan {path}: is an ONNX model, where a plan.json is expected (a model, where the command takes one, "
+                f"goes behind it); make a plan with `planner search {path} --devices N`"
+            ) from e
+        raise InputError(f"plan {path}: cannot be read as text; give a plan.json that `planner search` wrote") from e
     except OSError as e:
         raise InputError(f"plan {path}: cannot be read ({e}); give a plan.json that `planner search` wrote") from e
     try:
@@ -58,6 +61,8 @@ def read_plan(path: str | os.PathLike[str]) -> PlanDocument:
             f"plan {path}: expected a plan.json, found a configuration for devices of several kinds, of which no plan "
             "is made yet: it says stages, layers and degrees; give these to your launcher yourself"
         )
+    if found is None:
+        raise InputError(f"plan {path}: is JSON without a `schema`, and no plan; give one that `planner search` wrote")
     if found != SCHEMA:
         raise InputError(f"plan {path}: expected schema {SCHEMA!r}, found {found!r}; search again with this version")
     try:

@@ -20,9 +20,10 @@ def outcome(planned: Planned, pipeline: Pipelined | None) -> list[str]:
     lines = _waits(planned)
     if pipeline is not None:
         gap, bound, within = pipeline.gap, pipeline.step_bound_s, " with these stages and micro-batches"
-        lines = [f"bubble      {pipeline.run.bubble_fraction:.1%} of the step"] if pipeline.stages > 1 else []
+        lines = [_bubble(pipeline)] if pipeline.stages > 1 else []
+    proven = f"a step takes at least {time_text(bound)}{within}: gap {gap:.2%}"
     lines += [
-        f"optimality  a step takes at least {time_text(bound)}{within}: gap {gap:.2%}",
+        f"optimality  {proven if bound > 0 else 'the search ended before it proved what a step takes at least'}",
         *_pins(planned),
         *_narrowed(planned),
         f"search      {planned.search_seconds:.2f} s, {planned.solution.solver}",
@@ -30,6 +31,14 @@ def outcome(planned: Planned, pipeline: Pipelined | None) -> list[str]:
     if planned.without_rule:
         lines.append(f"no rule     {', '.join(planned.without_rule)}: whole on every device")
     return lines
+
+
+def _bubble(pipeline: Pipelined) -> str:
+    """What stages wait for each other: the mean, and on the stage that waits least, on whose account `diff` and
+    `evaluate` put it."""
+    run = pipeline.run
+    least = min(run.bubble_s) / run.total_s if run.total_s else 0.0
+    return f"bubble      stages wait {run.bubble_fraction:.1%} of the step on average, the busiest one {least:.1%}"
 
 
 def details(planned: Planned, pipeline: Pipelined | None) -> str:

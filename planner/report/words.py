@@ -8,9 +8,11 @@ from planner.planning.document import RedistributionDocument, StepDocument
 from planner.terminal import plain
 
 __all__ = [
+    "CLOCK_NAMES",
     "MEMORY_NAMES",
     "PART_NAMES",
     "STEP_NAMES",
+    "gib_text",
     "memory_text",
     "move_text",
     "printable",
@@ -36,6 +38,20 @@ STEP_NAMES: Final = {
     "host": "waiting for the host",
     "optimizer": "optimizer",
     "outside": "outside the model",
+}
+# Parts of the step of a known configuration.
+CLOCK_NAMES: Final = {
+    "compute": "computing",
+    "recompute": "recomputation",
+    "host": "waiting for the host",
+    "tensor_collectives": "collectives of the passes",
+    "offload": "copies to the host not hidden",
+    "bubble": "pipeline bubble",
+    "gathering": "waiting for gathered weights",
+    "scattering": "waiting for summed gradients",
+    "exchange": "exchange at the step's end",
+    "update": "optimizer",
+    "overhead": "outside the model",
 }
 MEMORY_NAMES: Final = {
     "weights": "weights",
@@ -63,6 +79,11 @@ def memory_text(size: float) -> str:
         if abs(size) >= scale:
             return f"{size / scale:.2f} {unit}"
     return f"{size:.0f} B"
+
+
+def gib_text(size: float) -> str:
+    """In GiB with two digits, as figures of devices are given; in smaller units where nothing of it would be seen."""
+    return f"{size / 2**30:.2f} GiB" if size >= 0.005 * 2**30 or not size else memory_text(size)
 
 
 def printable(text: str, most: int = 72) -> str:

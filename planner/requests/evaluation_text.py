@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["evaluation_text"]
+from planner.report.words import CLOCK_NAMES, MEMORY_NAMES, PART_NAMES, STEP_NAMES, gib_text
 
-GIB = 2**30
+__all__ = ["evaluation_text"]
 
 
 def evaluation_text(d: dict[str, Any]) -> str:
@@ -29,27 +30,29 @@ def evaluation_text(d: dict[str, Any]) -> str:
     lines += extrapolation(d.get("extrapolated", ()), "  extrapolated   ")
     total = d["step_time_s"]
     if "objective_s" in d:  # of a plan: its parts one after the other, where the step lets them overlap
-        lines += _parts(d["step_parts_s"], total)
+        lines += _parts(d["step_parts_s"], STEP_NAMES, total)
         for number, stage in enumerate(d["stages"]):
             passes = f"{stage['forward_s']:.4g} s forward, {stage['backward_s']:.4g} s backward"
-            lines.append(f"  stage {number:<8} {passes}, {stage['peak_memory_bytes'] / GIB:.2f} GiB")
+            lines.append(f"  stage {number:<8} {passes}, {gib_text(stage['peak_memory_bytes'])}")
         total = d["objective_s"]
         one = " of a micro-batch" if d["micro_batches"] > 1 else ""
         lines.append(f"  objective      {total:.4g} s{one}, with nothing overlapped")
-    lines += _parts(d["breakdown_s"], total)
+    lines += _parts(d["breakdown_s"], {**CLOCK_NAMES, **PART_NAMES}, total)
     limit = d["memory_limit_bytes"]
-    limit_text = "" if limit is None else f" of {limit / GIB:.1f} GiB" + ("" if d["fits"] else ": DOES NOT FIT")
-    lines.append(f"  memory         {d['peak_memory_bytes'] / GIB:.2f} GiB{limit_text}")
-    lines += [f"    {name:20} {size / GIB:10.2f} GiB" for name, size in d["memory_bytes"].items() if size > 0]
+    limit_text = "" if limit is None else f" of {gib_text(limit)}" + ("" if d["fits"] else ": DOES NOT FIT")
+    lines.append(f"  memory         {gib_text(d['peak_memory_bytes'])}{limit_text}")
+    for name, size in d["memory_bytes"].items():
+        if size > 0:
+            lines.append(f"    {MEMORY_NAMES.get(name, name):30} {gib_text(size):>14}")
     for kind, traffic in d.get("collectives", {}).items():
-        lines.append(f"  {kind:14} {traffic['count']} x, {traffic['bytes'] / GIB:.3f} GiB")
+        lines.append(f"  {kind.replace('_', '-'):14} {traffic['count']} x, {gib_text(traffic['bytes'])}")
     if "planned" in d:
         p = d["planned"]
         lines.append(
-            f"  as planned     {p['step_time_s']:.4g} s, {p['peak_memory_bytes'] / GIB:.2f} GiB on {p['hardware']}"
+            f"  as planned     {p['step_time_s']:.4g} s, {gib_text(p['peak_memory_bytes'])} on {p['hardware']}"
         )
     return "\n".join(lines)
 
 
-def _parts(seconds: dict[str, float], total: float) -> list[str]:
-    return [f"    {name:20} {s:10.4g} s  {s / total:6.1%}" for name, s in seconds.items() if s > 0]
+def _parts(seconds: Mapping[str, float], names: Mapping[str, str], total: float) -> list[str]:
+    return [f"    {names.get(name, name):30} {s:10.4g} s  {s / total:6.1%}" for name, s in seconds.items() if s > 0]

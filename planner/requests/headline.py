@@ -14,7 +14,7 @@ from planner.errors import InputError, UsageError
 from planner.planning import PlanDocument, Planned
 from planner.planning.schemes import in_words, parse_strategy
 from planner.report.rates import rates_text
-from planner.report.words import time_text
+from planner.report.words import gib_text, time_text
 from planner.requests.degrees import KINDS, degrees, uses
 from planner.requests.rates import rates
 
@@ -81,8 +81,8 @@ def headline(planned: Planned, plan: PlanDocument, document: Mapping[str, Any]) 
         parts.append(f"            {done}")
     limit = document["memory_limit_bytes"]
     parts.append(
-        f"memory      {document['peak_memory_bytes'] / 2**30:.2f} GiB per device at peak "
-        f"({'no limit' if limit is None else f'limit {limit / 2**30:.2f} GiB'})"
+        f"memory      {gib_text(document['peak_memory_bytes'])} per device at peak "
+        f"({'no limit' if limit is None else f'limit {gib_text(limit)}'})"
     )
     return parts
 

@@ -66,6 +66,15 @@ class Uniform:
             **({} if self.target == "any" else {"target": self.target, "step_time_any_s": self.of_any_s}),
         }
 
+    @property
+    def _others(self) -> str:
+        """How those that were not rejected were compared; where the search was stopped, some never were."""
+        found = self.found
+        simulated = f"simulating {found.simulated:,} step{'s' if found.simulated != 1 else ''}"
+        if "bound" not in found.rejected:
+            return f"others were compared by {simulated}"
+        return f"the other {found.considered - sum(found.rejected.values()):,} were compared by {simulated}"
+
     def lines(self, *, chosen: bool, count: int = 1, answer_s: float = float("inf")) -> list[str]:
         """Of the summary, with the `count` best; `answer_s`: seconds of the plan that is the answer."""
         best, n = self.found.best[0], self.found.considered
@@ -93,7 +102,7 @@ class Uniform:
         words = _REJECTED if self.safer_than is None else _REJECTED | {"target": "unlike those that were measured"}
         why = [f"{n:,} {words[reason]}" for reason, n in self.found.rejected.items() if n]
         if why:
-            out.append(f"rejected    {', '.join(why)}; the steps of {self.found.simulated:,} others were simulated")
+            out.append(f"rejected    {', '.join(why)}; {self._others}")
         for s in self.front:
             size, step = s.prediction.allocated_bytes / 2**30, time_text(s.prediction.step_time_s)
             out.append(f"with        {size:.2f} GiB per device {step}: {in_words(s.configuration)}")

@@ -136,8 +136,8 @@ def _warnings(a: PlanDocument, b: PlanDocument, matching: Matching) -> list[str]
     more = len(matching.pairs) - matching.by_name
     if matching.other_models:
         notes.append(
-            f"these are plans of different models: {len(matching.pairs)} of {len(a.operators)} operators of A and of "
-            f"{len(b.operators)} of B correspond"
+            f"plans of different models: {len(matching.pairs)} operators correspond, of {len(a.operators)} in "
+            f"A and {len(b.operators)} in B"
         )
     elif more or matching.only_a or matching.only_b:
         notes.append(
