@@ -115,7 +115,7 @@ def _finished(job: Job) -> Job:
             job.cancel()
             job.wait(display.show)
     if job.state.plan is None:
-        message = "was cancelled before there was a plan, or left a search that another job waits for"
+        message = "was cancelled without a plan: its search had found none, or goes on for another job that shares it"
         raise NoPlanError(f"job {job.id} {message}")
     return job
 

@@ -123,18 +123,18 @@ def planner(cache: Path, *arguments: str) -> tuple[float, subprocess.CompletedPr
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done
 
 
-def row(name: str, case: Case, folder: Path) -> str:
-    """A line of the table, which says what failed where something did."""
+def row(name: str, case: Case, folder: Path) -> tuple[str, bool]:
+    """A line of the table, which says what failed where something did, and whether nothing did."""
     model = folder / "model.onnx"
     seconds, exported = planner(folder, "export", *case.source(folder), "--out", str(model))
     if exported.returncode:
-        return f"| {name} | export: {' '.join(exported.stderr.split())[-300:]} |"
+        return f"| {name} | export: {' '.join(exported.stderr.split())[-300:]} |", False
     by = " (torch.onnx)" if "note: written by torch.onnx" in exported.stderr else ""
     on = ("--devices", str(case.devices), "--hardware", "h100")
     searching, found = planner(folder, "search", str(model), *on, "--json", "--out", str(folder / "plan"))
     weights = exported.stdout.split(" operators, ")[1].split(" weights")[0]
     if found.returncode:
-        return f"| {name} | {weights} | {seconds:.0f} s{by} | search: {' '.join(found.stderr.split())[-300:]} |"
+        return f"| {name} | {weights} | {seconds:.0f} s{by} | search: {' '.join(found.stderr.split())[-300:]} |", False
     plan = json.loads(found.stdout)
     proving, proof = planner(folder, "verify", str(folder / "plan"), str(model), "--json")
     said = json.loads(proof.stdout) if proof.stdout.startswith("{") else {}
@@ -142,11 +142,12 @@ def row(name: str, case: Case, folder: Path) -> str:
     wrong = str(said.get("failures") or said.get("fields") or " ".join(proof.stderr.split()))[-300:]
     error = said.get("max_error")
     verified = f"ok, {said['scope']}, {what}, error {error:.0e}" if said.get("ok") else wrong
-    return (
+    line = (
         f"| {name} | {plan['operators']:,} | {weights} | {seconds:.0f} s{by} | {case.devices} | {words(plan)} "
         f"| {1000 * plan['step_time_s']:.1f} ms | {100 * plan['gap']:.2f} % | {searching:.0f} s "
         f"| {verified} ({proving:.0f} s) |"
     )
+    return line, bool(said.get("ok"))
 
 
 def words(plan: dict[str, Any]) -> str:
@@ -159,10 +160,17 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}; default: all")
     chosen = parser.parse_args().names or list(CASES)
     print(HEAD, flush=True)
+    failed = []
     for name in chosen:
         with tempfile.TemporaryDirectory() as folder:
-            print(row(name, CASES[name], Path(folder)), flush=True)
-    return 0
+            line, well = row(name, CASES[name], Path(folder))
+        print(line, flush=True)
+        failed += [] if well else [name]
+    print(
+        f"{len(chosen) - len(failed)} of {len(chosen)} exported, planned and verified"
+        + "".join(f"; not {n}" for n in failed)
+    )
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

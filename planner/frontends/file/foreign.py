@@ -71,8 +71,12 @@ def of_content(path: Path, head: bytes) -> str | None:
             return text if of_name(path) is None else of_name(path)
     if head[4:8] == b"TFL3":
         return _LITE
-    if head.lstrip().startswith(b"{") and path.suffix.lower() in ("", ".json") and _is_configuration(path):
-        return _configuration(path)
+    if head.lstrip().startswith(b"{") and path.suffix.lower() in ("", ".json"):
+        if _holds(path, b'"model_type"'):
+            return _configuration(path)
+        if _holds(path, b'"planner.plan/'):
+            beside = path.with_name("model.onnx")
+            return "is a plan, where a model is expected" + (f"; its model is {beside}" if beside.is_file() else "")
     if head[4:9] == b"\0\0\0\0{":  # the length of the header that follows, in JSON
         return _NAMES[".safetensors"]
     # These are messages of protobuf as ONNX is, and may parse as one.
@@ -117,7 +121,7 @@ def _configuration(path: Path) -> str:
     return f"is a configuration of Hugging Face; `{command}` writes its graph"
 
 
-def _is_configuration(path: Path) -> bool:
-    """Whether a file of JSON says which model of Hugging Face it describes; entries are in alphabetical order."""
+def _holds(path: Path, words: bytes) -> bool:
+    """Whether a file of JSON has these words, at whatever place its entries are ordered to."""
     with path.open("rb") as file:
-        return b'"model_type"' in file.read(_MOST_BYTES)
+        return words in file.read(_MOST_BYTES)

@@ -17,12 +17,14 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import onnx
 from google.protobuf.message import DecodeError
 
 from planner.errors import InputError
 from planner.frontends.file.dtypes import dtype_name
+from planner.frontends.file.foreign import HEAD_BYTES, of_content, of_folder, of_missing
 from planner.frontends.file.parse import MAX_NODES
 from planner.frontends.steps.draft import (
     DOMAINS,
@@ -36,6 +38,7 @@ from planner.frontends.steps.draft import (
 __all__ = ["strip_file", "strip_model"]
 
 MOST_FIELDS = 2_000_000  # of one message other than a tensor; the largest known graph has 100,000
+_ADVICE: Final = "Give the path of an ONNX model."
 SMALL_BYTES = 1024  # of a tensor's whole message; what is smaller stays, whatever it is
 
 # Numbers of fields.
@@ -66,7 +69,7 @@ def strip_model(data: bytes | memoryview | mmap.mmap, name: str = "model") -> by
             raise InputError(
                 f"{name}: not an ONNX model, or a truncated one: the {len(view)} bytes do not parse as a ModelProto"
                 f"{f' ({error})' if isinstance(error, _Malformed) else ''}. "
-                "Give the path of an ONNX model."
+                f"{_ADVICE}"
             ) from None
 
 
@@ -75,12 +78,16 @@ def strip_file(path: str | os.PathLike[str]) -> bytes:
     file = Path(path)
     try:
         if not file.is_file():
-            missing = "found a directory or device" if file.exists() else "there is no such file"
-            raise InputError(f"{file}: expected a file with an ONNX model, {missing}.")
+            found = "found a directory or device" if file.exists() else "there is no such file"
+            instead = of_folder(file) if file.exists() else of_missing(file)
+            raise InputError(f"{file}: expected a file with an ONNX model, {found}. {instead or _ADVICE}")
         if file.stat().st_size == 0:
             raise InputError(f"{file}: the file is empty; expected a serialised ONNX model.")
         with file.open("rb") as opened:
-            return strip_model(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ), file.name)
+            other = of_content(file, opened.read(HEAD_BYTES))
+            if other is not None:
+                raise InputError(f"{file}: {other}")
+            return strip_model(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ), str(file))
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}.") from None
 
