@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import Any
 
 from planner.errors import InputError
 from planner.planning.document import LayoutDocument, PlanDocument
@@ -34,7 +36,8 @@ def report_text(v: View, record: SearchRecord | None = None, words: str = "") ->
         "",
         *([f"plan        {printable(words, 400)}"] if words else []),
         f"step        {time_text(cost['step_time_s'])} by the clock  [{cost['step_time_s']!r} s]",
-        f"objective   {time_text(cost['objective_s'])} (everything in sequence)  [{cost['objective_s']!r} s]",
+        f"objective   {time_text(cost['objective_s'])} (everything{_of_one(d)} in sequence)  "
+        f"[{cost['objective_s']!r} s]",
         f"bound       {time_text(d['proven']['bound_s'])} of the step, gap {d['proven']['gap']:.2%}  "
         f"[{d['proven']['bound_s']!r} s]",
         f"memory      {memory_text(cost['peak_memory_bytes'])} per device at peak  [{cost['peak_memory_bytes']} bytes]"
@@ -60,6 +63,10 @@ def report_text(v: View, record: SearchRecord | None = None, words: str = "") ->
         lines += [""] * (k == 0) + [f"stage {k:<6}{s['operators']:5} operators, {memory_text(s['peak_memory_bytes'])}"]
     lines += ["", *(f"{n['level']:<12}{n['text']}" for n in d["notes"])]
     return "\n".join(lines).rstrip()
+
+
+def _of_one(d: Mapping[str, Any]) -> str:
+    return " of one micro-batch" if d["schedule"]["micro_batches"] > 1 else ""
 
 
 def _bar(figure: str, share: float, what: str) -> str:
@@ -95,12 +102,12 @@ def tensor_text(plan: PlanDocument, name: str) -> str:
 
     InputError where the plan has no such tensor, or not its shape.
     """
-    tensor, parameter = plan.tensors.get(name), plan.parameters.get(name)
-    if tensor is None and parameter is None:
-        near = get_close_matches(name, [*plan.tensors, *plan.parameters], 3)
+    tensor = plan.tensors.get(name) or plan.parameters.get(name) or plan.inputs.get(name)
+    if tensor is None:
+        near = get_close_matches(name, [*plan.tensors, *plan.parameters, *plan.inputs], 3)
         hint = f"; near to it: {', '.join(near)}" if near else ""
         raise InputError(f"plan of {plan.model.name}: expected a tensor of the plan, found {name!r}{hint}")
-    shape = parameter.shape if parameter is not None else tensor.shape if tensor is not None else None
+    shape = tensor.shape
     if shape is None:
         raise InputError(f"plan of {plan.model.name}: the shape of {name!r} is not in the plan; choose another tensor")
     found: dict[str, list[str]] = {}
@@ -126,8 +133,10 @@ def _layouts(plan: PlanDocument, name: str) -> list[tuple[str, LayoutDocument]]:
         p = plan.parameters[name]
         out += [("stored", p.stored), *(("computed with", x) for x in p.compute), ("gradient", p.gradient)]
         out += [("optimizer", p.optimizer)]
-    else:
+    elif name in plan.tensors:
         out += [("produced", plan.tensors[name].layout), ("gradient wanted", plan.tensors[name].gradient)]
+    else:
+        out += [("read", plan.inputs[name].layout)]
     for r in plan.redistributions:
         if r.tensor == name:
             gradient = r.direction == "gradient"

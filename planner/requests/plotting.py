@@ -176,7 +176,7 @@ def _of_plan(path: Path, label: str | None) -> Point:
     rates = rates_beside(plan, model)
     return Point(
         label or "searched",
-        label or words(plan),
+        label or words(plan).removesuffix(" (--details)"),
         plan.devices,
         samples(plan),
         plan.cost.step_time_s,

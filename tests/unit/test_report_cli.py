@@ -56,6 +56,8 @@ def test_the_ranks_of_a_tensor_are_listed(file: Path, capsys: pytest.CaptureFixt
     told = capsys.readouterr().out
     assert "computed with" in told
     assert "ranks 0 2" in told
+    assert main(["report", str(file), "--tensor", "input_ids"]) == 0
+    assert "input_ids: " in capsys.readouterr().out
     assert main(["report", str(file), "--tensor", "transformer.h.0.mlp.c_fc.wait"]) == 3
     assert "near to it: transformer.h.0.mlp.c_fc.weight" in capsys.readouterr().err
 
