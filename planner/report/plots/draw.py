@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Final
 
 from planner.errors import InputError
@@ -149,11 +150,12 @@ def _breakdown(figure: Any, data: Mapping[str, Any]) -> None:
     for cause, name in data["causes"].items():
         colour, hatch = _CAUSES[cause]
         seconds = [p["causes_s"].get(cause, 0.0) for p in plans]
-        axis.barh(rows, seconds, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4, label=name)
+        # Edges are the colour of the hatch; as lines they would hide what is thin.
+        axis.barh(rows, seconds, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0, label=name)
         left = [x + s for x, s in zip(left, seconds, strict=True)]
     for row, p in zip(rows, plans, strict=True):
         axis.text(p["step_time_s"], row, f" {p['step_time_s']:.4g} s", va="center")
-    axis.set_yticks(rows, [_short(p["name"]) for p in plans])
+    axis.set_yticks(rows, [_wrapped(p["name"]) for p in plans])
     axis.invert_yaxis()
     axis.margins(x=0.15)
     axis.set_xlabel("step (s)")
@@ -182,8 +184,8 @@ def _label(name: str) -> str:
     return f"\u200b{name}" if name.startswith("_") else name
 
 
-def _short(name: str, most: int = 28) -> str:
-    return name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-most // 2 :]}"
+def _wrapped(name: str, width: int = 28, lines: int = 3) -> str:
+    return "\n".join(wrap(name, width, max_lines=lines, placeholder=" …"))
 
 
 _DRAW: Final = {"scaling": _scaling, "pareto": _pareto, "breakdown": _breakdown, "timeline": _timeline}
