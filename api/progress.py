@@ -113,7 +113,7 @@ def closed(gap: float) -> float:
 
 
 def figures(progress: Progress) -> str:
-    out = [] if progress.incumbent_s is None else [f"plan {progress.incumbent_s:.6g} s"]
+    out = [] if progress.incumbent_s is None else [f"objective {progress.incumbent_s:.6g} s"]
     out += [] if progress.bound_s is None else [f"bound {progress.bound_s:.6g} s"]
     out += [] if progress.gap is None else [f"gap {progress.gap:.2%}"]
     return ", ".join(out)

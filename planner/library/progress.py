@@ -45,9 +45,8 @@ class Progress:
             return self.message
         if self.incumbent_s is None or self.gap is None:
             return self.phase
-        return (
-            f"after {self.seconds:.1f} s: plan {self.incumbent_s:.6g} s, bound {self.bound_s:.6g} s, gap {self.gap:.2%}"
-        )
+        objective = f"objective {self.incumbent_s:.6g} s, bound {self.bound_s:.6g} s, gap {self.gap:.2%}"
+        return f"after {self.seconds:.1f} s: {objective}"
 
 
 @dataclass(slots=True)

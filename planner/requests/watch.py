@@ -39,7 +39,7 @@ class Lines:
         """The lines speak for themselves."""
 
     def progress(self, incumbent_s: float, bound_s: float, gap: float, seconds: float) -> None:
-        figures = f"plan {incumbent_s:.6g} s, bound {bound_s:.6g} s, gap {gap:.2%}"
+        figures = f"objective {incumbent_s:.6g} s, bound {bound_s:.6g} s, gap {gap:.2%}"
         if show_progress(figures) or (seconds < self.shown + EVERY and gap > 0):
             return
         self.shown = seconds

@@ -179,9 +179,9 @@ def test_gaps_fill_the_bar_in_powers_of_ten():
     assert closed(0.01) == pytest.approx(0.5)
     assert closed(0.0) == closed(1e-5) == 1
     line = picture(Progress("search", 2.0, 1.98, 0.01, 3.0), 12.0)
-    assert line == "search      [############------------] plan 2 s, bound 1.98 s, gap 1.00%  12 s"
+    assert line == "search      [############------------] objective 2 s, bound 1.98 s, gap 1.00%  12 s"
     line = picture(Progress("search", 2.0, 1.98, 0.01, 3.0, paused=True), 12.0)
-    assert line == "paused      plan 2 s, bound 1.98 s, gap 1.00%  12 s"
+    assert line == "paused      objective 2 s, bound 1.98 s, gap 1.00%  12 s"
 
 
 def test_without_a_terminal_lines_tell_what_is_new():
@@ -194,8 +194,8 @@ def test_without_a_terminal_lines_tell_what_is_new():
             display.show(Progress("search", 2.0, 2.0, 0.0, 1.0, paused=paused))
     assert [line.split(": ")[1] for line in out.getvalue().splitlines()] == [
         "search",
-        "plan 2 s, bound 1.5 s, gap 50.00%",
-        "plan 2 s, bound 2 s, gap 0.00%",
+        "objective 2 s, bound 1.5 s, gap 50.00%",
+        "objective 2 s, bound 2 s, gap 0.00%",
         "paused, while others have their turn",
         "paused, while others have their turn",
     ]
