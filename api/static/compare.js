@@ -42,5 +42,6 @@ export async function showCompare(main, a, b) {
 function named(plan) {
   const { summary: d, options: o } = plan;
   const extra = [o.strategy, ...[o.pin || []].flat(), o.mode, o.memory_limit].filter(Boolean).join(", ");
-  return `${plan.name} · ${o.devices} × ${o.hardware || "a100-80"} · ${d.in_words ? d.in_words.split(/; | \(--details/)[0].replaceAll(" x ", " × ") : `mesh ${d.mesh}`} · ${seconds(d.step_time_s)}${extra ? ` · ${extra}` : ""} · ${ago(plan.created_at)}`;
+  const words = d.in_words ? d.in_words.split(/; | \(--details/)[0].replaceAll(" x ", " × ") : `mesh ${d.mesh}`;
+  return `${plan.name} · ${seconds(d.step_time_s)} · ${o.devices} × ${o.hardware || "a100-80"} · ${words}${extra ? ` · ${extra}` : ""} · ${ago(plan.created_at)}`;
 }
