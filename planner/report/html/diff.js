@@ -1,6 +1,6 @@
 // The page of two plans beside each other: A to the left, B to the right.
 
-const SIDES = ["A", "B"], READABLE = 0.7;
+const SIDES = ["A", "B"], READABLE = 0.7, SMALLEST = 0.5;
 const plus = (text) => (text.startsWith("-") || text.startsWith("0 ") ? text.replace("-", "−") : `+${text}`);
 const way = (x) => (x < 0 ? "saves" : x > 0 ? "costs" : "even");
 const relative = (a, b) => (a === b ? "" : a ? `${plus(((100 * (b - a)) / Math.abs(a)).toFixed(1))} %` : b ? "new" : "");
@@ -55,6 +55,11 @@ class Beside {
     for (const i of other.open) if (this.to[1 - side][i] < 0) open.add(i);
     if (open.size !== other.open.size || [...open].some((i) => !other.open.has(i))) { other.open = open; other.render(); }
     this.align();
+  }
+  /** At first as many boxes are open as can be read, and nothing is cut off where that is so. */
+  begin() {
+    if (!this.begun && this.graphs[0].paper.clientWidth > 10) { this.begun = true; this.graphs[0].openFitting(READABLE); this.together(0); }
+    this.fit(SMALLEST);
   }
   fit(least = 0.2) {
     const scale = Math.min(...this.graphs.map((g) => (g.paper.clientWidth - 4) / g.size[0]));
@@ -267,7 +272,7 @@ begin((data, main) => {
   const parts = Object.entries(d.parts).filter(([, p]) => p.a_s || p.b_s).map(([p, x]) => ({ label: ofPart(p), key: p, a: x.a_s, b: x.b_s }));
   const kinds = Object.entries(d.memory).map(([k, x]) => ({ label: (plans[0].report.memory.concat(plans[1].report.memory).find((m) => m.kind === k) || { label: k }).label, key: `m-${k}`, a: x.a, b: x.b })).filter((r) => r.a || r.b);
   const places = d.places.length > 1 ? d.places.map((p) => ({ label: p.blocks ? `${count(p.blocks)} × block of ${plural(p.operators, "operator")}` : `outside, ${plural(p.operators, "operator")}`, key: "used", a: p.a_s, b: p.b_s })) : [];
-  const drawn = () => { beside.graphs.forEach((g) => g.render()); beside.fit(READABLE); };
+  const drawn = () => { beside.graphs.forEach((g) => g.render()); beside.begin(); };
   const operators = new Set(d.objective.groups.flatMap((g) => g.operators.map((p) => p[0]))).size;
   const graphs = fold("changes", "Graphs beside each other", d.identical ? "" : `${count(operators)} changed, in ${plural(d.objective.groups.length, "group")} of equal changes`, drawn,
     h("p", { class: "quiet" }, d.identical ? "The plans are identical: every operator, parameter and redistribution is the same." : `Every figure is a share of the difference of the objectives, which count everything one after the other${plans.some((p) => p.report.schedule.micro_batches > 1) ? ", of one micro-batch," : ""} and add up.`),
