@@ -36,7 +36,7 @@ function header(plan) {
     h("div", { class: "tiles" },
       tile("step", seconds(cost.step_time_s), `${cost.step_time_s} s`, samples ? `${count(Math.round(samples / cost.step_time_s))} samples a second` : "as the clock predicts it"),
       tile("lower bound of the step", seconds(r.proven.bound_s), `${r.proven.bound_s} s`, below(r)),
-      tile("gap", `${(100 * r.proven.gap).toFixed(2)} %`, `${r.proven.gap}`, r.proven.gap < 5e-5 ? "proved optimal" : "between the step and its bound"),
+      tile("gap", `${(100 * r.proven.gap).toFixed(2)} %`, `${r.proven.gap}`, r.proven.gap < 1e-9 ? "proved optimal" : "between the step and its bound"),
       tile("memory per device", bytes(cost.peak_memory_bytes), `${count(cost.peak_memory_bytes)} bytes`, [meter, limit ? `${percent(use)} of ${bytes(limit)} (${count(limit)} bytes)` : "no limit given"]),
       tile("everything in sequence", seconds(cost.objective_s), `${cost.objective_s} s`, stages > 1 ? "the objective, of one micro-batch" : "the objective: nothing overlaps")),
     r.notes.length ? h("ul", { class: "notes" }, r.notes.map((n) => h("li", { class: n.level }, h("b", null, n.level), " ", shown(n.text, 600)))) : null);
