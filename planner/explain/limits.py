@@ -105,13 +105,14 @@ def _split(found: Found, operator: str) -> dict[str, int]:
 
 
 def _why(lifted: _Lifted, free: Found, saved: int, base: Found) -> str:
+    without = "without them" if lifted.kind == "all" or lifted.name == "all pins" else "without it"
     if saved > 0:
         same = "" if base.pipeline is None else ", with the same stages and micro-batches"
-        text = f"without it{same}, the step is shorter by {time_text(saved * base.unit_s)}, on mesh {free.mesh}"
+        text = f"{without}{same}, the step is shorter by {time_text(saved * base.unit_s)}, on mesh {free.mesh}"
         return f"{text}, with {memory_text(free.peak_memory_bytes)} per device"
     if saved < 0:
-        return "without it, the search returns a longer step: no plan of its best objective is faster"
-    return "without it, no better plan is found"
+        return f"{without}, the search returns a longer step: no plan of its best objective is faster"
+    return f"{without}, no better plan is found"
 
 
 def _with_least(case: Case, base: Found, limit: LimitDocument) -> LimitDocument:

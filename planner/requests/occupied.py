@@ -113,7 +113,8 @@ def refuse_unwritable(folder: Path) -> None:
         at = at.parent
     if not at.is_dir() or not os.access(at, os.W_OK | os.X_OK):
         why = "you may not write there" if at.is_dir() else "it is a file"
-        raise InputError(f"--out {folder}: cannot be written to, {at}: {why}; give another directory with --out")
+        where = "" if at == folder.absolute() else f"{at}: "
+        raise InputError(f"--out {folder}: cannot be written to ({where}{why}); give another directory with --out")
 
 
 def refuse_inputs(path: Path, *inputs: Path | None) -> None:

@@ -173,7 +173,7 @@ class Uniforms:
         limit = "no limit" if self.limit is None else f"{self.limit / 2**30:.2f} GiB"
         text = (
             f"{self._for}none of {found.considered:,} uniform configurations of {self.space.devices} "
-            f"devices will do: {', '.join(why)} (memory: {limit} a device)"
+            f"device{'s' if self.space.devices != 1 else ''} will do: {', '.join(why)} (memory: {limit} a device)"
         )
         plain = next(configurations(self.space, self.profile), None)
         words = "" if plain is None else unsupported(self.target, plain, self.model)

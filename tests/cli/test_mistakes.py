@@ -114,7 +114,7 @@ def test_a_folder_that_may_not_be_written_to_is_told_before_the_search(
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "empty")  # root may write everywhere
     assert run(*SEARCH, "--devices", 2, "--out", "empty/x") == 3
     (line,) = capsys.readouterr().err.splitlines()
-    assert "you may not write there; give another directory with --out" in line
+    assert "you may not write there); give another directory with --out" in line
 
 
 def test_a_batch_left_out_is_a_warning_that_names_the_option(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,7 +184,7 @@ def test_restrictions_that_say_the_same_bind_together(tmp_path: Path) -> None:
         f"--pin '{MATMUL} shard_out=[[4,1]]'": False,
         "all of these together": True,
     }
-    assert found.binding.startswith("all pins: without it, the step is shorter by")
+    assert found.binding.startswith("all pins: without them, the step is shorter by")
 
 
 def test_a_mesh_that_was_asked_for_is_lifted(tmp_path: Path) -> None:
