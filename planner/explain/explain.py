@@ -15,6 +15,7 @@ from planner.explain.limits import binding_text, limits, undivided
 from planner.explain.module import explain_module
 from planner.planning import PlanDocument, describe
 from planner.planning.constraints import constraints_of_plan
+from planner.planning.programs import another_model
 from planner.report.words import time_text
 
 __all__ = ["explain"]
@@ -31,10 +32,7 @@ def explain(case: Case, operator: str | None = None, *, most: int = 3) -> Explan
     `make_plan`.
     """
     if case.graph.digest != case.plan.model.digest:
-        raise InputError(
-            f"plan of {case.plan.model.name}: the model given is another one (digest {case.graph.digest[:12]}, the "
-            f"plan's is {case.plan.model.digest[:12]}); give the model that was planned with --model"
-        )
+        raise InputError(f"{another_model(case.plan, case.graph)}; give the model that was planned with --model")
     name, module = (None, None) if operator is None else _meant(case.plan, operator)
     base, notes = _again(case)
     plan = case.plan if not notes and case.plan.cost.price_resolution_s else _described(case, base)

@@ -11,7 +11,7 @@ from planner.pricing import Assignment, Redistribution, RedistributionPlan, acti
 from planner.redistribute import RedistributionStep, StepKind
 from planner.rules.strategy import Strategy, bind
 
-__all__ = ["assignment_of", "each_once", "program_of", "strategies_of"]
+__all__ = ["another_model", "assignment_of", "each_once", "program_of", "strategies_of"]
 
 
 def strategies_of(plan: PlanDocument, graph: Graph) -> dict[str, Strategy]:
@@ -35,13 +35,16 @@ def strategies_of(plan: PlanDocument, graph: Graph) -> dict[str, Strategy]:
     return out
 
 
+def another_model(plan: PlanDocument, graph: Graph) -> str:
+    """What is said of a graph that the plan was not made for."""
+    digests = f"with the plan's sizes its digest is {graph.digest[:12]}, the plan's {plan.model.digest[:12]}"
+    return f"plan of {plan.model.name}: the model given is another one ({graph.name}; {digests})"
+
+
 def program_of(plan: PlanDocument, graph: Graph) -> Program:
     """The program that the plan describes for `graph`, which must be the model it was made for."""
     if graph.digest != plan.model.digest:
-        raise InputError(
-            f"plan of {plan.model.name}: the model given is another one (digest {graph.digest[:12]}, "
-            f"the plan's is {plan.model.digest[:12]}); give the model that was planned, or search again"
-        )
+        raise InputError(f"{another_model(plan, graph)}; give the model that was planned, or search again")
     rules, _ = bind_rules(graph)
     active = active_tensors(graph, rules) if plan.schedule.mode == "training" else frozenset[str]()
     return lower(graph, plan.mesh, rules, active, assignment_of(plan, graph))

@@ -127,9 +127,11 @@ def _check_model(plan: PlanDocument, graph: Graph, source: str) -> None:
         planned = plan.inputs.get(name)
         if planned is None or planned.shape != found:
             expected = "none" if planned is None else planned.shape
+            same = graph.name == plan.model.name
+            other = "" if same else f", or give the model that was planned ({plan.model.name}; this is {graph.name})"
             raise InputError(
                 f"{source}: at inputs.{name}: expected shape {expected} as planned, found {found} in the model; "
-                f"bind it as it was planned (--batch, --bind)"
+                f"bind it as it was planned (--batch, --bind){other}"
             )
     if graph.digest != plan.model.digest:
         raise InputError(

@@ -411,7 +411,7 @@ def test_the_command_prices_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"on 4 x a100-80, batch 8\n  configuration  {found['configuration']}\n" in told
     assert f"objective      {planned.objective_s:.4g} s" in told
     assert "DOES NOT FIT" in told
-    assert "all_reduce" in told
+    assert "all-reduce" in told
     assert f"as planned     {planned.step_time_s:.4g} s" in told
 
 

@@ -43,8 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         choices=tuple(TARGETS),
         metavar="TARGET",
-        help=f"also write the plan for a runtime, to DIR/TARGET: {', '.join(TARGETS)}; one implies --target, of several "
-        "each takes the same plan or refuses it",
+        help=f"also write the plan for a runtime, to DIR/TARGET: {', '.join(TARGETS)}; one implies --target, of "
+        "several each takes the same plan or refuses it",
     )
     parser.add_argument(
         "--against",
