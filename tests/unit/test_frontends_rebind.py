@@ -175,6 +175,13 @@ def test_batch_merged_with_channels_is_told_apart():
     assert (g.tensors["m"].shape, g.tensors["y"].shape) == ((18, 5), (6, 3, 5))
 
 
+def test_a_batch_of_one_between_others_grows_where_it_stands():
+    """As recurrent models have it: time, batch, features."""
+    nodes = [node("Transpose", "x", "t", perm=[3, 0, 1, 2]), node("Reshape", "t shape", "m"), node("Relu", "m", "y")]
+    g = imported(nodes, [value("x", [1, 5, 1, 12])], ["y"], [constant("shape", [12, 1, 5])], batch=3)
+    assert g.tensors["y"].shape == (12, 3, 5)
+
+
 @pytest.mark.parametrize("batch", [1, 2, 6])
 def test_positions_that_are_repeated_for_the_batch_become_those_of_any_other(batch):
     # A batch of one beside four positions would pass for one that is repeated, until the mask comes.

@@ -32,7 +32,9 @@ def reshaped(parts: Sequence[Factors], old_out: Sequence[int]) -> tuple[Factors,
         rest, mine = size, []
         while queue:
             old, new = queue[0]
-            if old == 1:  # a dimension of one that grew: it belongs to the first place it can stand
+            if old == 1:  # a dimension of one that grew: it belongs to the first place it can stand, alone if it can
+                if rest == 1 and mine and list(old_out[j + 1 : j + 2]) == [1]:
+                    break
                 mine.append(queue.pop(0))
                 if rest == 1:
                     break
