@@ -29,7 +29,8 @@ def reshaped(parts: Sequence[Factors], old_out: Sequence[int]) -> tuple[Factors,
         if together:
             out.extend(((n, n),) for n in together)
             continue
-        rest, mine = size, []
+        rest = size
+        mine: list[tuple[int, int]] = []
         while queue:
             old, new = queue[0]
             if old == 1:  # a dimension of one that grew: it belongs to the first place it can stand, alone if it can
