@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.planning.document import PlanDocument
+from planner.planning.planner import gap_of
 from planner.report.colours import SPLITS
 from planner.report.front import front
 from planner.report.held import held_by_stage, held_over_time
@@ -91,9 +92,9 @@ def _proven(plan: PlanDocument, record: SearchRecord | None) -> dict[str, Any]:
     search says it, else of the stages, micro-batches and layouts that the plan itself was chosen from."""
     cost = plan.cost
     bound = record.steps[-1].bound_s if record is not None and record.steps else None
-    if bound is None or not cost.step_time_s:
+    if bound is None:
         return {"of": "plan", "bound_s": cost.step_time_lower_bound_s, "gap": cost.gap}
-    return {"of": "search", "bound_s": bound, "gap": max(0.0, 1 - bound / cost.step_time_s)}
+    return {"of": "search", "bound_s": bound, "gap": gap_of(cost.step_time_s, bound)}
 
 
 def _history(record: SearchRecord | None) -> dict[str, Any] | None:
