@@ -182,11 +182,12 @@ def _meshes(e: ExplanationDocument) -> Iterator[str]:
 
 def _top(e: ExplanationDocument) -> Iterator[str]:
     yield "most expensive operators, with the best alternative of one of them"
+    first: dict[str, str] = {}  # of which operator a reason was given
     for t in e.operators:
-        yield from _top_operator(t, e.plan.objective_s)
+        yield from _top_operator(t, e.plan.objective_s, first)
 
 
-def _top_operator(t: TopDocument, whole: float) -> Iterator[str]:
+def _top_operator(t: TopDocument, whole: float, first: dict[str, str]) -> Iterator[str]:
     count = f"{t.choice.alike} like " if t.choice.alike > 1 else ""
     share = f" ({t.total_s / whole:.1%})" if whole else ""
     what = f"{count}{t.choice.operator} ({t.choice.type}) {_split(t.choice.split)}"
@@ -196,7 +197,9 @@ def _top_operator(t: TopDocument, whole: float) -> Iterator[str]:
     else:
         a = t.alternative
         split = printable(_split(a.split), _WIDTH)
-        yield _Whole(f"              {split}: {_signed(a.difference_s)} on mesh {a.mesh}; it {a.why}")
+        given = first.setdefault(a.why, t.choice.operator)
+        why = a.why if given == t.choice.operator else f"is so for the reason given for {printable(given, _WIDTH)}"
+        yield _Whole(f"              {split}: {_signed(a.difference_s)} on mesh {a.mesh}; it {why}")
 
 
 def _moves(moves: list[MoveDocument]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from planner.ir import DeviceMesh, Layout
+from planner.runtime.groups import torch_mesh
 
 __all__ = ["State", "axis_order", "in_one_piece", "in_shards_of", "is_parted", "is_shard", "local_tensor"]
 
@@ -82,10 +83,8 @@ class State:
         axes = [1 + self.mesh.names.index(a) for group in joined for a in group]
         sizes = [self.mesh.size(group) for group in joined]
         names = tuple("_".join(group) for group in joined)
-        whole = TorchMesh(
-            device, ranks.permute(0, *axes).reshape(-1, *sizes).contiguous(), mesh_dim_names=("stage", *names)
-        )
-        return whole[names]
+        ordered = ranks.permute(0, *axes).reshape(-1, *sizes).contiguous()
+        return torch_mesh(device, ordered, ("stage", *names))[names]
 
     def joined(self, layout: Layout) -> Joined:
         """How the axes of the mesh are joined for a layout."""

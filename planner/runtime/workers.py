@@ -16,7 +16,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -26,6 +25,8 @@ import torch.distributed as dist
 
 from planner.errors import PlannerError
 from planner.ir import DeviceMesh
+from planner.runtime import groups
+from planner.runtime.groups import TIMEOUT
 from planner.runtime.quiet import Meter
 
 __all__ = [
@@ -41,7 +42,6 @@ _ALLOCATOR = {
     "MALLOC_TOP_PAD_": str(1 << 26),
     "MALLOC_ARENA_MAX": "1",
 }
-TIMEOUT = timedelta(minutes=10)
 _GRACE_S = 1.0  # in which a process that was ended is seen to have ended
 _RESERVE_BYTES = 1 << 30  # touched and freed at the start, so that the first steps do not pay for it;
 _RESERVE_SHARE = 16  # of what is free, at most, since other processes do the same
@@ -72,7 +72,7 @@ class Ledger:
 
 @dataclass
 class Context:
-    """Where a rank stands: its number, its device, the process groups made so far, and what it has communicated.
+    """Where a rank stands: its number, its device, and what it has communicated.
 
     `state` is for what calls leave behind for later ones; `base` is the first rank of the pipeline stage.  `draw`: a
     whole number that random operators draw for, beside the places of elements; where it is None they draw what the
@@ -86,7 +86,6 @@ class Context:
     ledger: Ledger = field(default_factory=Ledger)
     base: int = 0
     draw: torch.Tensor | None = None
-    _groups: dict[tuple[tuple[int, ...], str], Any] = field(default_factory=dict)
 
     def enter(self, mesh: DeviceMesh) -> int:
         """Makes the process a rank of the pipeline stage whose mesh this is; the number of the stage."""
@@ -106,23 +105,15 @@ class Context:
         return self.group_of(ranks), ranks
 
     def group_of(self, ranks: tuple[int, ...], use: str = "") -> Any:
-        """The process group of these ranks, this one among them, for some `use`.
-
-        It is made when first asked for, by its members alone, which run the same program and so ask in the same order.
-        """
-        if (ranks, use) not in self._groups:
-            whole = not use and ranks == tuple(range(self.world))
-            self._groups[ranks, use] = (
-                dist.group.WORLD
-                if whole
-                else dist.new_group(list(ranks), timeout=TIMEOUT, use_local_synchronization=True)
-            )
-        return self._groups[ranks, use]
+        """The process group of these ranks, this one among them, for some `use`; see `groups.group_of`."""
+        if not use and ranks == tuple(range(self.world)):
+            return dist.group.WORLD
+        return groups.group_of(ranks, use)
 
     def moved(self, rank: int, world: int) -> None:
         """Stands at another place, in other process groups."""
         self.rank, self.world, self.base = rank, world, 0
-        self._groups.clear()
+        groups.forget_groups()
         self.ledger.clear()
 
     def synchronize(self) -> None:

@@ -38,7 +38,7 @@ from planner.verify.data import Drawn, numpy_dtype, random_tensors
 from planner.verify.double import in_double
 from planner.verify.model_file import ModelFile, Session
 from planner.verify.reference import run_ops
-from planner.verify.stated import contradiction_with
+from planner.verify.stated import contradiction_with, folded_samples
 from planner.verify.whole import Whole
 from planner.verify.work import most_held
 
@@ -82,6 +82,8 @@ def check_import(
     contradiction = contradiction_with(file, graph, bind or {}, batch)
     if contradiction:
         return ImportVerdict(False, float("inf"), reason=contradiction)
+    if folded := folded_samples(file, graph, batch):
+        return ImportVerdict(None, reason=f"{folded}; the file cannot be run on slices of it")
     sources = file.size + sum(t.bytes for t in graph.tensors.values() if t.name not in graph.producers)
     everything = 2 * sum(graph.tensors[t].bytes for t in graph.producers)  # before and after rounding
     need = sources + min(everything, 2 * most_held(graph, lambda t: t.bytes))

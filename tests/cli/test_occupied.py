@@ -131,8 +131,9 @@ def test_a_model_is_built_over_none_but_its_own(folder: Path, capsys: pytest.Cap
 def test_pages_are_not_written_over_what_they_are_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*SEARCH, "--devices", 2) == 0
     for arguments in (
-        ("report", "mlp.plan", "--out", "mlp.plan/plan.json"),
+        ("report", "mlp.plan", "--trace", "mlp.plan/plan.json"),
         ("report", "mlp.plan", "--trace", "mlp.onnx"),
+        ("report", "mlp.plan", "--out", "mlp.onnx"),
         ("diff", "mlp.plan", "mlp.plan", "--out", "mlp.plan/plan.json"),
         ("diff", "mlp.plan", "mlp.plan", "--out", "mlp.onnx"),
     ):

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.peer
 from planner.kernels import run_local  # noqa: E402
 from planner.kernels.gradients import vjp  # noqa: E402
 from planner.runtime.measure.cases import Case, operator_cases  # noqa: E402
+from planner.runtime.measure.collectives import _seconds  # noqa: E402
 from planner.runtime.measure.operators import _DeviceWatch, _floats, _HostWatch, alone, work  # noqa: E402
 from planner.runtime.rank import Rank  # noqa: E402
 from planner.runtime.registry import operator_types  # noqa: E402
@@ -155,3 +156,12 @@ def test_a_profile_is_measured_fitted_and_loaded(tmp_path: Path, capsys: pytest.
     assert document["errors"].keys() >= {"matmul", "conv", "elementwise", "all_reduce", "all_gather"}
     assert profile.server is not None
     assert profile.server.devices == 2
+
+
+def test_a_collective_begins_when_its_last_rank_arrives() -> None:
+    """A rank that waits for another one measures what the machine does to that one."""
+    early, late = (0.0, 3.5), (3.0, 3.7)
+    assert _seconds([[early] * 3, [late] * 3]) == pytest.approx((0.5 + 0.7) / 2)
+    sent, received = (0.0, 0.1), (1.0, 1.4)  # a message that waits in a buffer
+    assert _seconds([[sent], [received]]) == pytest.approx(0.2)
+    assert _seconds([[(0.0, 1.0), (2.0, 3.0), (4.0, 9.0)], [(0.0, 1.0), (2.0, 3.0), (4.0, 9.0)]]) == 1.0

@@ -88,3 +88,24 @@ def test_bytes_are_the_planned_ones_where_the_backend_reduces(workers: Workers, 
         both = {k: counts.get(k, 0) for k in ("all_reduce", "all_reduce_")}
         assert sum(both.values()) == sum(n for n, _ in reduced)
         assert sum(size.get(k, 0) for k in both) == sum(b for _, b in reduced)
+
+
+def _groups_of_each(context: Context, name: str, options: dict[str, Any], times: int) -> list[int]:
+    """How many process groups PyTorch has after each of several parallel modules has made a step."""
+    torch.set_num_threads(1)
+    found = []
+    for _ in range(times):
+        case = made(name)
+        runner: Any = planner.torch.parallelize(case.module, planned(case, options))._planner
+        with torch.no_grad():
+            runner.stage.step(runner.feed((*case.inputs, *case.targets), case.kwargs))
+        found.append(len(torch.distributed.distributed_c10d._world.pg_names))
+    return found
+
+
+@pytest.mark.parametrize("options", [KINDS["2-d"], STAGES["1f1b"]], ids=["2-d", "1f1b"])
+def test_all_modules_of_a_process_share_its_groups(workers: Workers, options: dict[str, Any]) -> None:
+    """PyTorch keeps every group, with its threads and sockets, for as long as the process is in its world."""
+    for first, *later in workers.call(_groups_of_each, "gpt", options, 3):
+        assert first > 1
+        assert later == [first] * 2

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from planner.builder import build
 from planner.cli.main import main
 from planner.errors import InputError, PlannerError
-from planner.explain import ExplanationDocument
+from planner.explain import ExplanationDocument, explanation_text
 from planner.explain.find import find_operator
 from planner.explain.splits import OtherThan, pin_text, splits_into
 from planner.explain.wording import why
@@ -125,6 +125,21 @@ def test_what_the_choice_costs_is_what_the_plan_says(explained: ExplanationDocum
     for m in (*choice.reads, *choice.writes):
         assert m.seconds == moved[m.tensor, m.direction]
     assert explained.plan.parts_s == document.cost.parts_s
+
+
+def test_a_reason_is_given_once(tmp_path: Path) -> None:
+    """Where alternatives of several operators lead to the same plan, they change the same things."""
+    found = explanation(searched(tmp_path), None, most=1)
+    with_one = [t for t in found.operators if t.alternative is not None]
+    assert len(with_one) > 1
+    reasons = [t.alternative.why for t in with_one if t.alternative]
+    alike = [t.model_copy(update={"alternative": with_one[0].alternative}) for t in with_one]
+    text = explanation_text(found.model_copy(update={"operators": alike}))
+    assert text.count(f"; it {reasons[0]}") == 1
+    said = f"; it is so for the reason given for {with_one[0].choice.operator}"
+    assert text.count(said) == len(with_one) - 1
+    text = explanation_text(found)
+    assert all(text.count(f"; it {reason}") == 1 for reason in reasons)
 
 
 def test_operators_are_found_by_name_suffix_and_module() -> None:

@@ -193,6 +193,21 @@ def test_a_carried_batch_is_sliced():
         assert ("loss" in found.compared) == (batch != 3)  # of three in slices of two one sample counts twice
 
 
+def test_samples_and_words_in_one_dimension_are_no_contradiction():
+    """Labels of all words of all samples: the file cannot be run on a slice of them."""
+    nodes = [node("Reshape", "x flat", "rows"), node("Mul", "rows labels", "y")]
+    inputs = [value("x", [2, 3, 5]), value("labels", [6, 1])]
+    data = serialised(nodes, inputs, [value("y", [6, 5])], [constant("flat", [6, 5])])
+    assert import_bytes(data, batch=4).tensors["labels"].shape == (12, 1)
+    found = verdict(data, batch=4)
+    assert found.ok is None
+    assert "dimension 0 of input labels holds samples and words together: 6 in the file, 12 here" in found.reason
+    assert verdict(data).ok is True
+    grown = import_bytes(data, batch=4)
+    tables = {**grown.tensors, "labels": replace(grown.tensors["labels"], shape=(14, 1))}
+    assert verdict(data, replace(grown, tensors=tables), batch=4).ok is False
+
+
 def test_a_carried_batch_that_is_carried_wrongly():
     nodes = [node("Gather", "x rows", "a", axis=0), node("Add", "x a", "y")]
     data = serialised(nodes, [value("x", [2, 3])], [value("y", [2, 3])], [constant("rows", [0, 1])])

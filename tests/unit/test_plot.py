@@ -13,7 +13,7 @@ import pytest
 from planner.cli.main import main
 from planner.errors import InputError
 from planner.planning import plan_text, read_plan
-from planner.report.plots import Point, pareto, scaling
+from planner.report.plots import Point, breakdown, pareto, scaling
 from planner.report.plots.draw import drawn
 from tests.unit.diff_plans import edited, searched
 
@@ -172,6 +172,24 @@ def test_plans_of_other_models_and_modes_are_no_scaling_and_a_series_is_of_one_h
     assert len(scaling([first, replace(second, hardware="v100", series="t")])["series"]) == 2
     unknown = replace(second, model=None, mode=None, hardware=None)
     assert "model" not in scaling([first, unknown])["series"][0]["points"][0]
+
+
+def test_plans_whose_steps_are_other_work_have_no_common_front() -> None:
+    first = Point("s", "a", 2, 8, 1.0, 1, model="gpt", mode="training")
+    for changed, said in (
+        ({"model": "mlp"}, "plot pareto: expected plans of one model, found gpt, mlp"),
+        ({"mode": "inference"}, "plot pareto: expected plans of one mode, found inference, training"),
+        ({"batch": 16}, "plot pareto: expected plans of one batch, found 16, 8"),
+    ):
+        with pytest.raises(InputError, match=said):
+            pareto([first, replace(first, **changed)])
+    assert len(pareto([first, replace(first, model=None, mode=None, batch=None)])["points"]) == 2
+
+
+def test_bars_of_several_models_are_named_with_them() -> None:
+    points = [Point("s", "ddp", 2, 8, 1.0, 1, model=m, causes={"computing": 10**12}) for m in ("gpt", "mlp")]
+    assert [p["name"] for p in breakdown(points)["plans"]] == ["gpt: ddp", "mlp: ddp"]
+    assert [p["name"] for p in breakdown(points[:1] * 2)["plans"]] == ["ddp", "ddp"]
 
 
 def test_names_are_drawn_as_they_are() -> None:

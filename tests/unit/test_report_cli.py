@@ -72,6 +72,18 @@ def test_what_is_no_plan_and_what_cannot_be_written_are_refused(
     assert "cannot be written" in capsys.readouterr().err
 
 
+def test_a_page_is_not_written_under_the_name_of_another_format(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, advice in (("r.pdf", "planner plot"), ("r.PNG", "planner plot"), ("r.json", "--json"), ("r.md", "text")):
+        assert main(["report", str(file), "--out", str(tmp_path / name)]) == 2
+        said = capsys.readouterr().err
+        assert "FILE.html" in said
+        assert advice in said
+        assert not (tmp_path / name).exists()
+    assert main(["report", str(file), "--out", str(tmp_path / "page")]) == 0
+
+
 def test_names_do_not_move_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(hostile(plan_of("megatron")).model_dump(by_alias=True)))

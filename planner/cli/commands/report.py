@@ -6,11 +6,18 @@ import argparse
 import json
 from pathlib import Path
 
-from planner.errors import InputError
+from planner.errors import InputError, UsageError
 from planner.requests.occupied import refuse_inputs_and_models
 from planner.requests.values import plan_file
 
 __all__ = ["configure", "run"]
+
+# What a page may be called is free, but for names that promise another format.
+_INSTEAD = {
+    **dict.fromkeys((".pdf", ".png", ".svg"), "for a figure use `planner plot`; a browser prints the page as PDF"),
+    ".json": "for JSON use --json",
+    **dict.fromkeys((".md", ".txt", ".csv"), "without --out the report is printed as text"),
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +40,8 @@ def run(options: argparse.Namespace) -> int:
     from planner.requests.headline import words
     from planner.requests.record_file import record_beside
 
+    if options.out is not None and (instead := _INSTEAD.get(options.out.suffix.lower())):
+        raise UsageError(f"--out {options.out}: the report is written as an HTML page, FILE.html; {instead}")
     plan = read_plan(options.plan)
     record = record_beside(options.plan, plan)
     files: list[tuple[Path, str]] = []

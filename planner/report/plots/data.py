@@ -47,16 +47,15 @@ def scaling(points: Sequence[Point]) -> dict[str, Any]:
     series' smallest point.  InputError where batches, models or modes are not the same, so that steps are not the same
     work, or a series is of several kinds of hardware."""
     _several(points, "scaling")
-    _one({p.batch for p in points}, "batch", "leave those of other batches out")
-    _one({p.model for p in points} - {None}, "model", "leave those of other models out")
-    _one({p.mode for p in points} - {None}, "mode", "leave those of the other mode out")
+    _same_work(points, "scaling")
     series: dict[str, list[Point]] = {}
     for p in points:
         series.setdefault(p.series, []).append(p)
     ordered = {name: sorted(found, key=lambda p: p.devices) for name, found in series.items()}
     for name, found in ordered.items():
         machines = {p.hardware for p in found} - {None}
-        _one(machines, "kind of hardware", "give those of each kind a name (LABEL=PLAN)", f" in series {name!r}")
+        advice = "give those of each kind a name (LABEL=PLAN)"
+        _one("scaling", machines, "kind of hardware", advice, f" in series {name!r}")
         counts = [p.devices for p in found]
         if len(set(counts)) < len(counts):
             raise InputError(
@@ -74,8 +73,10 @@ def scaling(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def pareto(points: Sequence[Point]) -> dict[str, Any]:
-    """Step time and memory of all, and which of them no other one of as many devices beats in both."""
+    """Step time and memory of all, and which of them no other one of as many devices beats in both.  InputError where
+    batches, models or modes are not the same, so that steps are not the same work."""
     _several(points, "pareto")
+    _same_work(points, "pareto")
 
     def beaten(p: Point) -> bool:
         return any(
@@ -103,15 +104,20 @@ def pareto(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def breakdown(points: Sequence[Point]) -> dict[str, Any]:
-    """The step by cause; the seconds of a plan add up to its step."""
+    """The step by cause; the seconds of a plan add up to its step.  Plans of several models are named with them."""
     _several(points, "breakdown", least=1)
+    several = len({p.model for p in points} - {None}) > 1
     listed = comparable(p.causes for p in points)
     return {
         "schema": SCHEMA,
         "kind": "breakdown",
         "causes": {c: CAUSE_NAMES[c] for c in (listed[0] if listed else {})},
         "plans": [
-            {**_said(p), "causes_s": {c: n * PICOSECOND for c, n in parts.items()}}
+            {
+                **_said(p),
+                "name": f"{p.model}: {p.name}" if several and p.model else p.name,
+                "causes_s": {c: n * PICOSECOND for c, n in parts.items()},
+            }
             for p, parts in zip(points, listed, strict=True)
         ],
     }
@@ -179,10 +185,17 @@ def _several(points: Sequence[Point], kind: str, least: int = 2) -> None:
         raise InputError(f"plot {kind}: expected at least {least} plans, found {len(points)}; name more of them")
 
 
-def _one(found: Collection[object], what: str, advice: str, where: str = "") -> None:
+def _same_work(points: Sequence[Point], kind: str) -> None:
+    """InputError where a step of one plan does other work than that of another, as far as it is known."""
+    _one(kind, {p.batch for p in points} - {None}, "batch", "leave those of other batches out")
+    _one(kind, {p.model for p in points} - {None}, "model", "leave those of other models out")
+    _one(kind, {p.mode for p in points} - {None}, "mode", "leave those of the other mode out")
+
+
+def _one(kind: str, found: Collection[object], what: str, advice: str, where: str = "") -> None:
     if len(found) > 1:
         named = ", ".join(sorted(map(str, found)))
-        raise InputError(f"plot scaling: expected plans of one {what}{where}, found {named}; {advice}")
+        raise InputError(f"plot {kind}: expected plans of one {what}{where}, found {named}; {advice}")
 
 
 def _said(p: Point) -> dict[str, Any]:

@@ -1,14 +1,16 @@
 """What collectives take among the workers, from 1 KiB up, run as the interpreter runs them.
 
 Times include the copies that joining and cutting shards in memory needs.  Before each collective every rank computes
-for some milliseconds, as in a step: ranks then arrive a little apart, and the library's threads have slept.
+for some milliseconds, as in a step: ranks then arrive a little apart, and the library's threads have slept.  A
+collective begins when its last rank has arrived: for how long the others waited says something of what else the machine
+did, nothing of the link.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 
 import torch
@@ -47,7 +49,7 @@ def measure_collectives(workers: Workers, *, largest: int = _LARGE, quick: bool 
                 found = workers.call(_measure, kind, size)
                 if None in found:
                     break
-                timed.append((sum(found) / len(found), workers.disturbance))
+                timed.append((_seconds(found), workers.disturbance))
                 if workers.disturbance <= CLEAN:
                     break
             if timed:
@@ -55,8 +57,22 @@ def measure_collectives(workers: Workers, *, largest: int = _LARGE, quick: bool 
     return out
 
 
-def _measure(context: Context, kind: str, size: int) -> float | None:
-    """Median seconds of one collective on a tensor of `size` bytes; None where the backend lacks it."""
+def _seconds(ranks: Sequence[Sequence[tuple[float, float]]]) -> float:
+    """Median seconds of collectives that the ranks began and ended at these times of one clock: from the last arrival
+    until the ranks have their results, in the mean.
+
+    A rank that sends may be done before another one arrives; that took none of the time after.
+    """
+    spent = []
+    for of_one in zip(*ranks, strict=True):
+        arrived = max(begin for begin, _ in of_one)
+        spent.append(sum(max(0.0, end - arrived) for _, end in of_one) / len(of_one))
+    return median(spent)
+
+
+def _measure(context: Context, kind: str, size: int) -> list[tuple[float, float]] | None:
+    """When each of a number of collectives on a tensor of `size` bytes began and ended here, in seconds of the clock
+    that the processes of a machine share; None where the backend lacks it."""
     run = _runner(context, kind, size)
     try:
         for _ in range(3):
@@ -66,7 +82,7 @@ def _measure(context: Context, kind: str, size: int) -> float | None:
         if isinstance(e, NotImplementedError) or re.search("support|implement|No backend", str(e), re.IGNORECASE):
             return None
         raise
-    times: list[float] = []
+    times: list[tuple[float, float]] = []
     going = True
     busy = torch.randn(_BUSY[context.device.type], _BUSY[context.device.type], device=context.device)
     while going:
@@ -76,10 +92,10 @@ def _measure(context: Context, kind: str, size: int) -> float | None:
         begin = time.perf_counter()
         run()
         context.synchronize()
-        times.append(time.perf_counter() - begin)
+        times.append((begin, time.perf_counter()))
         if len(times) % 5 == 0:
-            going = _agree(context, len(times) < 200 and sum(times) < _ENOUGH_S)
-    return median(times)
+            going = _agree(context, len(times) < 200 and sum(end - begin for begin, end in times) < _ENOUGH_S)
+    return times
 
 
 def _agree(context: Context, going: bool) -> bool:
