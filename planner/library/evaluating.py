@@ -36,7 +36,7 @@ class Evaluation:
 
     @property
     def step_time_interval(self) -> tuple[float, float] | None:
-        """Seconds between which a step takes in 80 % of all cases; None of a plan."""
+        """Seconds between which a step takes in 80 % of all cases; None where the profile states links alone."""
         found = self.document.get("step_time_interval_s")
         return None if found is None else (found[0], found[1])
 

@@ -126,7 +126,7 @@ def _document(
 ) -> dict[str, Any]:
     from planner.clock import extrapolated
     from planner.cost_models import usable_memory_bytes
-    from planner.planning.schemes import spelled
+    from planner.planning.schemes import in_words, spelled
     from planner.pricing import Settings
 
     limit = options.memory_limit or usable_memory_bytes(profile)
@@ -137,6 +137,7 @@ def _document(
         "devices": c.devices,
         "batch": c.global_batch,
         "strategy": options.strategy,
+        "in_words": in_words(c),
         "configuration": spelled(c),
         "step_time_s": p.step_time_s,
         "step_time_interval_s": [p.time_low_s, p.time_high_s],
@@ -166,6 +167,7 @@ def _document(
 def _plan(options: EvaluationRequest, source: ModelSource, plan: PlanDocument, name: str) -> dict[str, Any]:
     from planner.evaluate.plan import price_plan
     from planner.planning.rebuild import profile_of_plan
+    from planner.requests.headline import execution_of, spread, words
 
     for setting in ("precision", "optimizer"):
         if getattr(options, setting) is not None:
@@ -180,18 +182,23 @@ def _plan(options: EvaluationRequest, source: ModelSource, plan: PlanDocument, n
 
     profile = None if options.hardware is None else profile_of(options.hardware)
     found = price_plan(plan, load, profile, options.devices, options.memory_limit, name=f"plan {name}")
+    machine = profile or profile_of_plan(plan)
+    said = {
+        "in_words": words(plan).removesuffix(" (--details)"),
+        **spread(found["step_time_s"], machine, execution_of(plan)),
+    }
     done = rates(
         loaded[-1],
         found["micro_batches"],
         found["batch"],
         found["step_time_s"],
         found["devices"],
-        profile or profile_of_plan(plan),
+        machine,
         precision=plan.schedule.precision,
         mode=plan.schedule.mode,
         frozen=bool(plan.schedule.run.get("frozen")),
     )
-    return {"schema": "planner.evaluation/1", "model": str(options.model), "strategy": name, **found, **done}
+    return {"schema": "planner.evaluation/1", "model": str(options.model), "strategy": name, **said, **found, **done}
 
 
 def _of_micro_batch(batch: int, plan: PlanDocument) -> int:

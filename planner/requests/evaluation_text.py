@@ -16,18 +16,19 @@ def evaluation_text(d: dict[str, Any]) -> str:
     from planner.requests.headline import extrapolation
 
     step = f"  step           {d['step_time_s']:.4g} s"
-    if "step_time_interval_s" in d:
+    if d["step_time_interval_s"] is not None:
         low, high = d["step_time_interval_s"]
         step += f"  (80 % between {low:.4g} and {high:.4g} s)"
     lines = [
         f"{d['strategy']} on {d['devices']} x {d['hardware']}, batch {d['batch']}",
+        f"  plan           {d['in_words']}",
         f"  configuration  {d['configuration']}",
         step,
     ]
     done = rates_text(d)
     if done:
         lines.append(f"                 {done}")
-    lines += extrapolation(d.get("extrapolated", ()), "  extrapolated   ")
+    lines += extrapolation(d["extrapolated"], "  extrapolated   ")
     total = d["step_time_s"]
     if "objective_s" in d:  # of a plan: its parts one after the other, where the step lets them overlap
         lines += _parts(d["step_parts_s"], STEP_NAMES, total)

@@ -133,6 +133,7 @@ def test_a_configuration_and_a_plan_of_it_do_as_much_a_second(
     assert main(["search", gpt, *asked, "--out", str(tmp_path / "plan"), "--json", "--no-cache"]) == 0
     found = json.loads(capsys.readouterr().out)
     priced = document(capsys, "--plan", str(tmp_path / "plan"))
+    assert known["in_words"] == priced["in_words"] == found["in_words"]
     for key in ("samples_per_s", "tokens_per_s", "flops_per_s_per_device", "mfu"):
         assert known[key] == pytest.approx(found[key], rel=1e-12)
         assert priced[key] == pytest.approx(found[key], rel=1e-12)

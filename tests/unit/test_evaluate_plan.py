@@ -380,8 +380,9 @@ def test_plans_in_parts_and_of_known_configurations_cost_what_their_search_said(
 ) -> None:
     """On the plan's own machine, which need not be named."""
     model = str(SAMPLES / "gpt_tiny.onnx")
-    command = ["search", model, "--devices", "8", "--batch", "16", "--hardware", "h100", "--no-cache"]
+    command = ["search", model, "--devices", "8", "--batch", "16", "--hardware", "h100", "--no-cache", "--json"]
     assert main([*command, *options, "--out", str(tmp_path)]) == 0
+    said = json.loads(capsys.readouterr().out)
     cost = json.loads((tmp_path / "plan.json").read_text())["cost"]
     capsys.readouterr()
     assert run(model, "--plan", tmp_path / "plan.json", "--json") == 0
@@ -389,6 +390,9 @@ def test_plans_in_parts_and_of_known_configurations_cost_what_their_search_said(
     assert (found["hardware"], found["devices"], found["batch"]) == ("h100", 8, 16)
     for key in ("step_time_s", "objective_s", "peak_memory_bytes"):
         assert found[key] == cost[key]
+    for key in ("step_time_interval_s", "extrapolated"):
+        assert found[key] == said[key]
+    assert found["in_words"] == said["in_words"].removesuffix(" (--details)")
     assert sum(found["step_parts_s"].values()) == pytest.approx(found["step_time_s"], rel=1e-9)
     assert len(found["stages"]) in (0, 1, 2)
     assert run(model, "--plan", tmp_path / "plan.json", "--batch", "16") == 0  # of the step, not of a micro-batch
@@ -408,7 +412,8 @@ def test_the_command_prices_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture
 
     assert run(model, "--plan", path, "--memory-limit", "1MiB") == 4
     told = capsys.readouterr().out
-    assert f"on 4 x a100-80, batch 8\n  configuration  {found['configuration']}\n" in told
+    assert "on 4 x a100-80, batch 8\n" in told
+    assert f"\n  plan           {found['in_words']}\n  configuration  {found['configuration']}\n" in told
     assert f"objective      {planned.objective_s:.4g} s" in told
     assert "DOES NOT FIT" in told
     assert "all-reduce" in told
