@@ -216,12 +216,16 @@ class Uniforms:
     def _of_any_target(self, step: float) -> float | None:
         """Seconds of the fastest for any target, where `step` is what the fastest for this one takes."""
         if self._of_any is None:
-            self._of_any, _ = self._best(None, aloud=False)
+            self._of_any, _ = self._best(None, aloud=False, thorough=True)
         best = self._of_any.best
         return min(step, best[0].prediction.step_time_s) if best else None
 
-    def _best(self, words: Callable[[Configuration], str] | None, *, aloud: bool = True) -> tuple[Found, float | None]:
-        """What is found, and seconds that no configuration takes less than, where that was asked for and is known."""
+    def _best(
+        self, words: Callable[[Configuration], str] | None, *, aloud: bool = True, thorough: bool = False
+    ) -> tuple[Found, float | None]:
+        """What is found, and seconds that no configuration takes less than, where that is known.  `aloud`: with what is
+        said of it, and recorded; else, unless it is to be `thorough`, families are not bounded, nor looked through for
+        what is faster."""
         space, count = replace(self.space, unsupported=words), max(_BEGUN, self.options.top_k)
         tell = self._tell if aloud else lambda first: None
         begun: dict[Configuration, Scored] = {}  # what single changes to a configuration lead to
@@ -254,14 +258,15 @@ class Uniforms:
         self._searched = True
         changed = {better.configuration: better for better in begun.values()}
         bound: float | None = None
-        if aloud and changed:  # of a search that was stopped, a short look at the best of what was met
+        if changed and (aloud or thorough):  # of a search that was stopped, a short look at the best of what was met
             best = min(changed.values(), key=_step_of)
             until = partial(self._stopped, _PROVEN)
             proven = prove(self.sample, space, self.limit, best, found.coarse, until, bounded=found.ended)
             changed.setdefault(proven.best.configuration, proven.best)
-            self.history.step(_step_of(proven.best), proven.bound_s or None)
-            if proven.bound_s:
-                bound = proven.bound_s
+            bound = proven.bound_s or None
+            if aloud:
+                self.history.step(_step_of(proven.best), bound)
+            if aloud and bound:
                 self.control.say(
                     f"uniform configurations: none takes less than {bound:.6g} s; of {proven.families:,} families, and "
                     f"their ZeRO levels, {proven.opened:,} were opened"

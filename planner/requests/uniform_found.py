@@ -109,8 +109,8 @@ class Uniform:
         if self.of_any_s is not None:
             more = best.prediction.step_time_s / self.of_any_s - 1
             out.append(
-                f"target      {self.target}: {more:+.1%} against the fastest uniform configuration that a shorter "
-                f"search finds for any target ({time_text(self.of_any_s)})"
+                f"target      {self.target}: {more:+.1%} against the fastest uniform configuration for any target "
+                f"({time_text(self.of_any_s)})"
             )
         return out
 

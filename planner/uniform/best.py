@@ -25,7 +25,7 @@ from planner.uniform.bounding import Bounds, step_of
 from planner.uniform.coarse import Coarse, Ranks, divides, ranks_of
 from planner.uniform.first import likely
 from planner.uniform.found import ONE_BY_ONE, ONE_BY_ONE_LESS, Found, Scored
-from planner.uniform.least import Held, Passed
+from planner.uniform.least import Held, Together
 from planner.uniform.loads import IN_GROUPS
 from planner.uniform.sample import Sample
 from planner.uniform.space import Space, configurations, groups, levels, scheduled
@@ -206,22 +206,22 @@ class _Search:
         fitting = [c for c in there if self._bounds.fits(held, c)]
         self._reject("memory", len(there) - len(fitting))
         sizes = [self.space.batch, *sorted({c.micro_batch for c in fitting}, reverse=True)]
-        together: dict[int, Passed] = {}
+        together: dict[int, Together] = {}
         for n in {c.copies for c in fitting}:
             passes = (self._bounds.passes(smallest.with_(micro_batch=m, micro_batches=n, copies=n)) for m in sizes)
             passed = next((p for p in passes if p is not None), None)
             if passed is not None:
-                together[n] = self._bounds.faster_alone(passed, smallest)
+                together[n] = self._bounds.together(passed, smallest)
         self._reject("model", sum(c.copies not in together for c in fitting))
         if not together:
             return
         if self._bounds.dominated(smallest, held, together, fitting):
             self.refused["bound"] += len(fitting)
             return
-        self._rates[ranks] = min(p.seconds / p.samples for p in together.values()) * ranks[0] * ranks[1]
+        self._rates[ranks] = min(t.seconds_per_sample for t in together.values()) * ranks[0] * ranks[1]
         self._bounds.coarse[ranks] = held, together
         for c in (c for c in fitting if c.copies in together):
-            least = step_of(together[c.copies], c)
+            least = step_of(together[c.copies].of(c.micro_batch), c)
             if c.pp == c.micro_batches == 1:
                 self._at_once.append((least, c))
             self._push(least, self._schedule, c)

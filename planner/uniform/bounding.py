@@ -10,7 +10,7 @@ from planner.errors import InputError, UsageError
 from planner.uniform.coarse import Ranks, alone
 from planner.uniform.dominance import no_better, others
 from planner.uniform.families import least_in_groups, least_seconds
-from planner.uniform.least import Held, Passed
+from planner.uniform.least import Held, Passed, Together
 from planner.uniform.load import Load
 from planner.uniform.loads import LONGER, Loads
 from planner.uniform.sample import Sample
@@ -27,7 +27,7 @@ class Bounds:
         self.sample, self.space, self.limit = sample, space, limit
         self.profile: HardwareProfile = sample.profile
         self.loads = Loads(sample, self.profile)
-        self.coarse: dict[Ranks, tuple[Held, Mapping[int, Passed]]] = {}
+        self.coarse: dict[Ranks, tuple[Held, Mapping[int, Together]]] = {}
         self._passed: dict[Configuration, Passed | None] = {}
         self._seconds: dict[object, float] = {}  # by family
         self._seconds_in_groups: dict[object, float] = {}
@@ -56,26 +56,25 @@ class Bounds:
             return False
         return self.limit is None or size <= self.limit
 
-    def faster_alone(self, large: Passed, smallest: Configuration) -> Passed:
-        """The passes of a large micro-batch, or of one sample where these take less for it: positions that ranks divide
-        may stay divided in one sample alone (`Sample.estimated`)."""
+    def together(self, large: Passed, smallest: Configuration) -> Together:
+        """With the passes of one sample alone, where that is a micro-batch and ranks divide positions."""
         if smallest.micro_batch > 1 or not (smallest.cp > 1 or smallest.sequence_parallel):
-            return large
+            return Together(large)
         copies = large.configuration.copies
-        one = self.passes(smallest.with_(micro_batches=copies, copies=copies))
-        return large if one is None or large.seconds / large.samples <= one.seconds / one.samples else one
+        return Together(large, self.passes(smallest.with_(micro_batches=copies, copies=copies)))
 
     def dominated(
-        self, smallest: Configuration, held: Held, together: Mapping[int, Passed], fitting: Sequence[Configuration]
+        self, smallest: Configuration, held: Held, together: Mapping[int, Together], fitting: Sequence[Configuration]
     ) -> bool:
         """Whether these ranks are in no respect better than those that differ in how attention goes about the sequence;
         of two that are equal in all, the latter of the two kinds goes.  `fitting`: their configurations, of which the
         space must have the others."""
+        passed = [p for t in together.values() for p in t.each]
         for other in others(smallest, self.space.contexts):
             if not all(self._has_all_levels(c, other.context) for c in fitting):
                 continue
-            sizes = [self.fewest(smallest), *(p.configuration.with_(micro_batch=p.samples) for p in together.values())]
-            mine = [held.workload, *(p.workload for p in together.values())]
+            sizes = [self.fewest(smallest), *(p.configuration.with_(micro_batch=p.samples) for p in passed)]
+            mine = [held.workload, *(p.workload for p in passed)]
             theirs = [self.passes(size.with_(context=other.context)) for size in sizes]
             pairs = [(a, b.workload, c) for a, b, c in zip(mine, theirs, sizes, strict=True) if b is not None]
             if len(pairs) < len(sizes):  # a micro-batch that the other way does not admit

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from planner.clock import Configuration
 from planner.cost_models import HardwareProfile
-from planner.uniform.least import ESTIMATED, Held, Passed
+from planner.uniform.least import ESTIMATED, Held, Together
 from planner.uniform.load import Load, load_of
 from planner.uniform.loads import Loads
 
@@ -27,7 +27,7 @@ class Coarse:
     large one: devices are taken to do no more per second in a smaller one; `own`: what is known by micro-batches of
     their own size."""
 
-    known: Mapping[Ranks, tuple[Held, Mapping[int, Passed]]]
+    known: Mapping[Ranks, tuple[Held, Mapping[int, Together]]]
     profile: HardwareProfile
     own: Loads
     _loads: dict[object, tuple[Load, Load]] = field(default_factory=dict)
@@ -38,8 +38,8 @@ class Coarse:
         ranks = ranks_of(c)
         if ranks not in self.known or c.copies not in self.known[ranks][1]:
             return None
-        held, passed = self.known[ranks][0], self.known[ranks][1][c.copies]
-        key = ranks, c.copies, c.recompute, c.recompute_blocks < 1, c.offload > 0
+        held, passed = self.known[ranks][0], self.known[ranks][1][c.copies].of(c.micro_batch)
+        key = ranks, passed.samples, c.copies, c.recompute, c.recompute_blocks < 1, c.offload > 0
         if key not in self._loads:
             one = alone(c).with_(recompute=c.recompute, recompute_blocks=c.recompute_blocks, offload=c.offload)
             large = load_of(passed.workload, one, self.profile)

@@ -14,7 +14,7 @@ from planner.clock.stages import chunks, chunks_of, each_once, kinds_of
 from planner.cost_models import HardwareProfile, optimizer_seconds
 from planner.trace import Workload
 
-__all__ = ["ESTIMATED", "Held", "Passed"]
+__all__ = ["ESTIMATED", "Held", "Passed", "Together"]
 
 ESTIMATED = 0.1  # of activations: a micro-batch of another size may be laid out so that it holds less per sample
 _Ranks = list[tuple[float, float, float]]  # seconds of each rank: before it, behind it, and of its own
@@ -123,6 +123,30 @@ class Passed:
             again = blocks if blocks < 1 else 0.5
         times = passes_of(self.workload, run, self.profile).units
         return [(u.forward.seconds, u.backward.seconds + again * u.again.seconds) for u in times]
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """What bounds the passes of micro-batches of any size: of those of several samples, a `large` one, and of those of
+    one sample that sample `alone`, which is laid out otherwise: positions that ranks divide stay divided in it where
+    they do not in several (`Sample.estimated`).  None where no positions are divided, or one sample is no
+    micro-batch."""
+
+    large: Passed
+    alone: Passed | None = None
+
+    def of(self, samples: int) -> Passed:
+        """Those that bound a micro-batch of so many samples."""
+        return self.large if self.alone is None or samples > 1 else self.alone
+
+    @property
+    def each(self) -> tuple[Passed, ...]:
+        return (self.large,) if self.alone is None else (self.large, self.alone)
+
+    @property
+    def seconds_per_sample(self) -> float:
+        """At least, in a micro-batch of any size."""
+        return min(p.seconds / p.samples for p in self.each)
 
 
 def _longest(ranks: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
