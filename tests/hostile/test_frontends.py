@@ -134,7 +134,7 @@ def test_the_death_of_a_child_is_no_verdict_about_the_input(work, says):
 
 
 @pytest.mark.parametrize("threads", [True, False])
-def test_a_fault_in_the_child_of_a_process_with_threads_is_tried_again_once(tmp_path, monkeypatch, threads):
+def test_a_fault_in_the_child_of_a_process_with_threads_is_tried_again(tmp_path, monkeypatch, threads):
     """What native threads were in the middle of is copied by a fork, and the next one finds them elsewhere."""
     monkeypatch.setattr(sandbox, "_has_threads", lambda: threads)
     tried = tmp_path / "tried"
@@ -152,6 +152,44 @@ def test_a_fault_in_the_child_of_a_process_with_threads_is_tried_again_once(tmp_
         with pytest.raises(EndedError, match="SIGSEGV"):
             run_limited(falls_at_first, limits=TIGHT, what="test")
     assert tried.read_text() == "x" * (1 + threads)
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_a_child_that_waits_for_a_lock_of_its_parents_threads_is_tried_again(tmp_path, monkeypatch, threads):
+    """A fork copies locks that threads hold, and not the threads that would give them back."""
+    monkeypatch.setattr(sandbox, "_has_threads", lambda: threads)
+    monkeypatch.setattr(sandbox, "_ASLEEP_S", 0.4)
+    monkeypatch.setattr(sandbox, "LOOK_S", 0.1)
+    tried = tmp_path / "tried"
+
+    def work():
+        with tried.open("a") as file:
+            file.write("x")
+        if tried.read_text() == "x":
+            time.sleep(3)  # as a lock that nobody gives back does, but for its end
+        return "done"
+
+    assert run_limited(work, limits=Limits(), what="test") == "done"
+    assert tried.read_text() == ("xx" if threads else "x")
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_child_that_computes_or_waits_for_its_own_is_not_asleep(monkeypatch, waits):
+    monkeypatch.setattr(sandbox, "_has_threads", lambda: True)
+    monkeypatch.setattr(sandbox, "_ASLEEP_S", 0.3)
+    monkeypatch.setattr(sandbox, "LOOK_S", 0.1)
+    monkeypatch.setattr(sandbox, "_ATTEMPTS", 1)
+
+    def compute():
+        until = time.monotonic() + 1.2
+        while time.monotonic() < until:
+            pass
+        return "done"
+
+    def work():
+        return run_limited(compute, limits=Limits(), what="inside") if waits else compute()
+
+    assert run_limited(work, limits=Limits(), what="test") == "done"
 
 
 def test_a_process_with_many_open_files_is_answered():

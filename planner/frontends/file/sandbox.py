@@ -34,6 +34,8 @@ LOOK_S = 1.0  # between two looks at the clock
 MAX_FILE_BYTES = 2 * 1024**3 - 1  # protobuf cannot hold more in one message
 SIZE_BYTES = 8  # of the length before an answer
 COLLECTED = 100_000  # objects that a child makes before it looks for garbage among them
+_ATTEMPTS = 3  # of a child of a process with threads
+_ASLEEP_S = 10.0  # for which such a child may sleep without computing anything: it waits for nobody
 CPU_GRACE = 1  # seconds of processor time between SIGXCPU, which native code may put off, and SIGKILL
 
 
@@ -133,12 +135,14 @@ def run_limited(work: Callable[[], Any], *, limits: Limits, what: str) -> Any:
     """Result of `work()` computed in a forked child; planner errors come back as themselves.
 
     LimitError when the child meets its limit of memory, CPU or wall time, EndedError when it dies otherwise: neither
-    says that the input is invalid.  A fault of native code in the child of a process with threads is tried again, once:
-    a fork copies whatever native threads (PyTorch's, gloo's) were in the middle of, which that child may trip over.
+    says that the input is invalid.  A fault of native code in the child of a process with threads is tried again, and
+    so is a child that sleeps for good: a fork copies whatever native threads (PyTorch's, gloo's) were in the middle of,
+    which that child may trip over, and locks that they held, for which it waits for ever.
     """
-    for _ in range(2 if _has_threads() else 1):
+    threads = _has_threads()
+    for _ in range(_ATTEMPTS if threads else 1):
         try:
-            return _attempt(work, limits, what)
+            return _attempt(work, limits, what, asleep_s=_ASLEEP_S if threads else float("inf"))
         except _NativeFault as fault:
             last = fault
     raise errors.EndedError(str(last))
@@ -152,8 +156,8 @@ def _has_threads() -> bool:
     return len(os.listdir("/proc/self/task")) > 1
 
 
-def _attempt(work: Callable[[], Any], limits: Limits, what: str) -> Any:
-    """As `run_limited`, in one child; _NativeFault where native code failed in it."""
+def _attempt(work: Callable[[], Any], limits: Limits, what: str, asleep_s: float) -> Any:
+    """As `run_limited`, in one child; _NativeFault where native code failed in it, or where it slept so long."""
     read_end, write_end = os.pipe()
     parent = os.getpid()
     pid = os.fork()
@@ -162,7 +166,7 @@ def _attempt(work: Callable[[], Any], limits: Limits, what: str) -> Any:
         _child(work, write_end, limits, parent)
     os.close(write_end)
     try:
-        payload = _receive(read_end, limits.wall_seconds)
+        payload = _receive(read_end, limits.wall_seconds, _Sleep(pid, asleep_s, what))
         if payload is None:
             raise errors.LimitError(
                 f"{what}: no result after {limits.wall_seconds:g} s, so it was stopped. The model is far larger or "
@@ -278,8 +282,37 @@ def _limit(what: int, value: int, grace: int = 0) -> None:
     resource.setrlimit(what, (value, value + grace))
 
 
-def _receive(read_end: int, seconds: float) -> bytes | None:
-    """Everything up to the end of file, or None when the seconds pass first.
+class _Sleep:
+    """Looks whether a child sleeps and computes nothing, for how many seconds in a row."""
+
+    def __init__(self, pid: int, most_s: float, what: str) -> None:
+        self.pid, self.most_s, self.what = pid, most_s, what
+        self._computed, self._seconds = -1, 0.0
+
+    def look(self, seconds: float) -> None:
+        """So many seconds after the last look.  _NativeFault where it has slept for too long."""
+        # Behind the name, which may hold anything: the state, and after ten other fields the ticks of both times.
+        state, *numbers = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        computed = int(numbers[10]) + int(numbers[11])
+        asleep = state == "S" and computed == self._computed and not self._waits()
+        self._computed, self._seconds = computed, self._seconds + seconds if asleep else 0.0
+        if self._seconds >= self.most_s:
+            raise _NativeFault(
+                f"{self.what}: its process slept for {self.most_s:g} s without computing anything, as it does where a "
+                "thread of the process that it was copied from held a lock. Nothing is known of the input; try again."
+            )
+
+    def _waits(self) -> bool:
+        """Whether the child has children of its own, for which it may wait; so too where the kernel does not say."""
+        try:
+            known = [f.read_text() for f in Path(f"/proc/{self.pid}/task").glob("*/children")]
+            return not known or any(known)
+        except OSError:
+            return True
+
+
+def _receive(read_end: int, seconds: float, sleep: _Sleep) -> bytes | None:
+    """Everything up to the end of file, or None when the seconds pass first.  _NativeFault where the child sleeps.
 
     Seconds for which this process was stopped (SIGSTOP) do not count: whoever did that stopped the child as well."""
     chunks: list[bytes] = []
@@ -289,8 +322,10 @@ def _receive(read_end: int, seconds: float) -> bytes | None:
     while left > 0:
         before = time.monotonic()
         readable = watched.poll(1000 * min(left, LOOK_S))
-        left -= min(time.monotonic() - before, LOOK_S)  # what took longer than it could was a stop
+        passed = min(time.monotonic() - before, LOOK_S)  # what took longer than it could was a stop
+        left -= passed
         if not readable:
+            sleep.look(passed)
             continue
         chunk = os.read(read_end, 1 << 20)
         if not chunk:
