@@ -22,7 +22,7 @@ pytestmark = pytest.mark.peer
 from planner.kernels import run_local  # noqa: E402
 from planner.kernels.gradients import vjp  # noqa: E402
 from planner.runtime.measure.cases import Case, operator_cases  # noqa: E402
-from planner.runtime.measure.collectives import _seconds  # noqa: E402
+from planner.runtime.measure.collectives import _seconds  # noqa: E402  it imports torch, as all below do
 from planner.runtime.measure.operators import _DeviceWatch, _floats, _HostWatch, alone, work  # noqa: E402
 from planner.runtime.rank import Rank  # noqa: E402
 from planner.runtime.registry import operator_types  # noqa: E402

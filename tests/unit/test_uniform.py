@@ -662,5 +662,5 @@ def test_a_micro_batch_of_one_sample_is_bounded_by_one_sample() -> None:
         assert step_of(together.of(n), one) <= predict(sample.estimated(one), one, v100).step_time_s
     own = predict(sample.workload(c), c, v100)
     assert step_of(large, c) > own.step_time_s, "one sample is laid out as several are: nothing is tested here"
-    (found,) = best_of(sample, space, round(1.2 * own.allocated_bytes)).best
+    (found,) = best_of(sample, space, round(own.allocated_bytes)).best  # with more room, others are faster
     assert found.prediction.step_time_s <= own.step_time_s

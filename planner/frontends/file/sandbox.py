@@ -149,7 +149,7 @@ def run_limited(work: Callable[[], Any], *, limits: Limits, what: str) -> Any:
 
 
 class _NativeFault(errors.EndedError):
-    """Native code failed in a child; it leaves this module as the error that it is of."""
+    """Native code failed in a child, or left it asleep; it leaves this module as the error that it is of."""
 
 
 def _has_threads() -> bool:
