@@ -1,12 +1,14 @@
 """What it costs to plan for one framework: `planner search --emit TARGET`, job by job.
 
     python -m tests.bench.target_prices [--forty] [--only PATTERN] [--targets NAMES] [--folder DIR] [--json OUT]
+    python -m tests.bench.target_prices --table OUT [OUT ...]
 
 `--forty`: the forty jobs of `tests.bench.uniform_jobs` in place of the eight of `tests.bench.uniform_space`.  OUT is
 written row by row, and rows that it has are not run again.
 Each job is searched for each target in a process of its own and its plan is emitted.  The price is the step of what the
 target can express over that of the fastest uniform configuration of any target; `refused` says why nothing was emitted.
-CPU seconds are from the file to the plan and its emitted files.
+CPU seconds are from the file to the plan and its emitted files.  `--table` runs nothing, and prints the table of
+docs/search-results.md: there "any" is the fastest that one of a job's searches found.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import fnmatch
 import json
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -63,6 +66,32 @@ def row_of(name: str, job: Job, target: str, folder: Path) -> dict[str, Any]:
     }
 
 
+def table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The prices in Markdown, a line for each job, and the median of every target."""
+    targets = list(dict.fromkeys(row["target"] for row in rows))
+    lines = [f"| job | any | {' | '.join(targets)} |", "|---" * (len(targets) + 2) + "|"]
+    prices: dict[str, list[float]] = {t: [] for t in targets}
+    for job in dict.fromkeys(row["job"] for row in rows):
+        mine = {row["target"]: row for row in rows if row["job"] == job}
+        found = [row["step_s"] / (1 + row["price"]) for row in mine.values() if row.get("price") is not None]
+        if not found:
+            lines.append(f"| {job} | none fits | {' | '.join('' for _ in targets)} |")
+            continue
+        any_s = min(found)
+        cells = []
+        for target in targets:
+            row = mine.get(target, {})
+            if row.get("step_s") is None or row["refused"]:
+                cells.append("—")
+                continue
+            prices[target].append(row["step_s"] / any_s - 1)
+            percent = round(100 * prices[target][-1], 1)
+            cells.append(f"{percent:+.1f} %".replace("-", "−") if percent else "0.0 %")
+        lines.append(f"| {job} | {any_s:.4g} s | {' | '.join(cells)} |")
+    medians = " | ".join(f"{statistics.median(prices[t]):.1%}" if prices[t] else "" for t in targets)
+    return [*lines, f"| median | | {medians} |"]
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--forty", action="store_true", help="the forty jobs of tests.bench.uniform_jobs")
@@ -70,7 +99,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--targets", default=",".join(t for t, words in TARGETS.items() if not words.needs))
     parser.add_argument("--folder", type=Path, help="for models and plans; default: one that is removed")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--table", nargs="+", type=Path, metavar="OUT")
     options = parser.parse_args(arguments)
+    if options.table:
+        print("\n".join(table([row for file in options.table for row in json.loads(file.read_text("utf-8"))])))
+        return 0
     rows: list[dict[str, Any]] = []
     if options.json is not None and options.json.exists():
         rows = json.loads(options.json.read_text(encoding="utf-8"))
