@@ -33,7 +33,7 @@ from planner.uniform.data_ranks import DataRanks
 from planner.uniform.groups import regrouped, with_ranks
 from planner.uniform.resize import resized
 from planner.uniform.routes import Moves, Routes, cut_as_prescribed, same_ways
-from planner.uniform.summing import sums_by_size
+from planner.uniform.summing import combines_experts, sums_by_size
 from planner.uniform.ways import Ways
 from planner.work.units import parameter_elements, units_of
 
@@ -195,6 +195,8 @@ class Sample:
         inner = (c.tp, c.cp) if c.exchanges_heads else (c.cp, c.tp)
         # How heads travel that not all ranks divide depends on how many there are.
         some = c.exchanges_heads and c.tp > 1 and not self._attended <= self._divided(c.tp * c.cp, 1)
+        # Whether sums of experts' products meet before what combines them, or behind it, does as well.
+        some = some or (c.tp * c.ep > 1 and self._combines_experts)
         travel = (c.dp // c.ep, c.ep, *inner) if self._by_size or some else tuple(n > 1 for n in inner)
         divided = tuple(self._divided(n, c.micro_batch) for n in (*inner, c.tp * c.cp, c.ep))
         operators = travel, c.context, c.ep > 1, c.dp > c.ep, c.sequence_parallel, one
@@ -266,6 +268,11 @@ class Sample:
     def has_experts(self) -> bool:
         """Whether there are weights that expert parallelism divides."""
         return has_experts(self.graph, model_of(self.graph).rules)
+
+    @cached_property
+    def _combines_experts(self) -> bool:
+        """Whether products combine what experts make of samples."""
+        return combines_experts(self.graph)
 
     @cached_property
     def estimates_closely(self) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from planner.ir import Graph, Op, Role
 from planner.planning.schemes.model import Model, model_of
 
-__all__ = ["sums_by_size"]
+__all__ = ["combines_experts", "sums_by_size"]
 
 
 def sums_by_size(graph: Graph) -> bool:
@@ -21,9 +21,15 @@ def sums_by_size(graph: Graph) -> bool:
     same |= {t.name for t in graph.tensors.values() if t.role is Role.CONSTANT} | model.weights
     if any(_takes(op, graph, model.weights) for op in graph.ops if all(t in same for t in op.inputs if t)):
         return True
-    if any(_combines(op, graph, model) for op in graph.ops):
+    if combines_experts(graph):
         return True
     return any(len(graph.consumers.get(p.name, ())) > 1 for p in graph.parameters)
+
+
+def combines_experts(graph: Graph) -> bool:
+    """Whether a product combines what experts make of samples."""
+    model = model_of(graph)
+    return any(_combines(op, graph, model) for op in graph.ops)
 
 
 def _combines(op: Op, graph: Graph, model: Model) -> bool:
