@@ -193,11 +193,12 @@ class Sample:
         # a loss; those of one sample are.
         one = c.micro_batch == 1 and (c.cp > 1 or c.sequence_parallel)
         inner = (c.tp, c.cp) if c.exchanges_heads else (c.cp, c.tp)
-        # How heads travel that not all ranks divide depends on how many there are.
-        some = c.exchanges_heads and c.tp > 1 and not self._attended <= self._divided(c.tp * c.cp, 1)
-        # Whether sums of experts' products meet before what combines them, or behind it, does as well.
-        some = some or (c.tp * c.ep > 1 and self._combines_experts)
-        travel = (c.dp // c.ep, c.ep, *inner) if self._by_size or some else tuple(n > 1 for n in inner)
+        # How heads travel that not all ranks divide depends on how many ranks there are.
+        heads = c.exchanges_heads and c.tp > 1 and not self._attended <= self._divided(c.tp * c.cp, 1)
+        # So does whether the parts of experts' results are summed before the product that combines them, or behind it.
+        experts = c.tp * c.ep > 1 and self._combines_experts
+        by_size = self._by_size or heads or experts
+        travel = (c.dp // c.ep, c.ep, *inner) if by_size else tuple(n > 1 for n in inner)
         divided = tuple(self._divided(n, c.micro_batch) for n in (*inner, c.tp * c.cp, c.ep))
         operators = travel, c.context, c.ep > 1, c.dp > c.ep, c.sequence_parallel, one
         kinds = operators, c.zero, c.recompute

@@ -16,13 +16,13 @@ from planner.cost_models import compute_seconds, load_profile
 from planner.ir import DeviceMesh
 from planner.pricing import Machine, Settings, bind_rules, price
 
-pytest.importorskip("torch")
+pytest.importorskip("torch")  # before planner.runtime, which needs it, is imported
 pytestmark = pytest.mark.peer
 
 from planner.kernels import run_local  # noqa: E402
 from planner.kernels.gradients import vjp  # noqa: E402
 from planner.runtime.measure.cases import Case, operator_cases  # noqa: E402
-from planner.runtime.measure.collectives import _seconds  # noqa: E402  it imports torch, as all below do
+from planner.runtime.measure.collectives import _seconds  # noqa: E402
 from planner.runtime.measure.operators import _DeviceWatch, _floats, _HostWatch, alone, work  # noqa: E402
 from planner.runtime.rank import Rank  # noqa: E402
 from planner.runtime.registry import operator_types  # noqa: E402
