@@ -18,7 +18,7 @@ from planner.planning.pipeline.cut import flowing
 from planner.planning.planner import Planned, on_nodes
 from planner.planning.request import Request
 from planner.planning.restore import Restored, settings_of
-from planner.pricing.operators import bind_rules
+from planner.rules.bound import bind_rules
 from planner.search.problem import Solution
 
 __all__ = ["pipeline_of_plan", "planned_of_plan", "profile_of_plan"]

@@ -4,8 +4,8 @@ from planner.pricing.assignment import Assignment, Redistribution, Redistributio
 from planner.pricing.build import PriceTables, price
 from planner.pricing.cases import KnownRedistributions
 from planner.pricing.machine import Machine, Settings
-from planner.pricing.operators import bind_rules
 from planner.pricing.priced import PricedProblem
+from planner.rules.bound import bind_rules
 from planner.work.activity import active_tensors, gradient_sources
 
 __all__ = [

@@ -10,14 +10,12 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from planner.ir import Graph, Role, Tensor
-from planner.rules.registry import replicated, rule_for
+from planner.ir import Graph, Tensor
+from planner.rules.bound import signatures
 from planner.rules.rule import Rule
 from planner.work.fusion import Part
 
-__all__ = ["OperatorClass", "bind_rules", "operator_classes", "signatures"]
+__all__ = ["OperatorClass", "operator_classes"]
 
 
 _IDLE: Final = Part("idle")
@@ -38,52 +36,6 @@ class OperatorClass:
     @property
     def gradient_flows(self) -> bool:
         return any(self.outputs_active)
-
-
-def signatures(graph: Graph) -> dict[str, Hashable]:
-    """Operator name → what its rule depends on: type, attributes, shapes, element types, constants read."""
-
-    def describe(name: str) -> Hashable:
-        if not name:
-            return None
-        t = graph.tensors[name]
-        value = None if t.value is None else t.value.tobytes()
-        fixed = t.role in (Role.PARAMETER, Role.CONSTANT)
-        return t.shape, t.dtype, fixed, value, t.parts
-
-    def freeze(value: object) -> Hashable:
-        if isinstance(value, np.ndarray):
-            return value.shape, str(value.dtype), value.tobytes()
-        return tuple(map(freeze, value)) if isinstance(value, list | tuple) else repr(value)
-
-    return {
-        op.name: (
-            op.type,
-            op.opset,
-            tuple((k, freeze(v)) for k, v in sorted(op.attributes.items())),
-            tuple(map(describe, op.inputs)),
-            tuple(map(describe, op.outputs)),
-        )
-        for op in graph.ops
-    }
-
-
-def bind_rules(graph: Graph) -> tuple[dict[str, Rule], list[str]]:
-    """A rule for every operator, and the sorted types that are replicated for want of one."""
-    by_signature: dict[Hashable, Rule] = {}
-    rules: dict[str, Rule] = {}
-    missing: set[str] = set()
-    keys = signatures(graph)
-    for op in graph.ops:
-        key = keys[op.name]
-        if key not in by_signature:
-            rule = rule_for(op, graph)
-            if rule is None:
-                missing.add(op.type)
-                rule = replicated(op, graph)
-            by_signature[key] = rule
-        rules[op.name] = by_signature[key]
-    return rules, sorted(missing)
 
 
 def operator_classes(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from planner.ir import Graph, Op, Role
-from planner.rules.registry import rule_for
+from planner.rules.bound import bind_rules
 from planner.rules.rule import Combine, Dims, Rule
 
 __all__ = ["Meeting", "both_graphs", "meetings"]
@@ -137,6 +137,7 @@ class _Node:
 class _Walk:
     def __init__(self, part: Graph, whole: Graph, counted: Collection[str], apart: Collection[str]) -> None:
         self.part, self.whole, self.apart = part, whole, apart
+        self.rules, _ = bind_rules(whole)
         self.counted = set(counted)
         self.kinds: dict[str, _Kind] = {}
 
@@ -171,8 +172,8 @@ class _Walk:
     def _found(
         self, op: Op, given: list[_Kind], read: list[tuple[int, ...]], made: list[tuple[int, ...]]
     ) -> list[_Kind | Meeting]:
-        rule = rule_for(op, self.whole)
-        if rule is None or rule.is_whole:
+        rule = self.rules[op.name]
+        if rule.is_whole:
             return ["unknown"] * len(made)
         node = _Node(op, rule, given, read, made)
         return [self._result(node, k, n) if n else "unknown" for k, n in enumerate(op.outputs)]

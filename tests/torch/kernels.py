@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from planner.frontends import import_bytes
-from planner.pricing.operators import bind_rules
+from planner.rules.bound import bind_rules
 from planner.torch.capture import capture
 from planner.torch.capture.writer import as_array
 from planner.verify.reference import gradients, run_ops

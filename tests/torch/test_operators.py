@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from planner.errors import InputError  # noqa: E402
 from planner.frontends import import_bytes  # noqa: E402
-from planner.pricing.operators import bind_rules  # noqa: E402
+from planner.rules.bound import bind_rules  # noqa: E402
 from planner.torch.capture import capture  # noqa: E402
 from planner.torch.capture.exported import exported_step  # noqa: E402
 from planner.work.activity import active_tensors  # noqa: E402

@@ -218,7 +218,7 @@ def test_weights_of_a_recurrent_layer_inside_a_branch_are_found_behind_views():
 
 
 def test_scales_of_integers_are_not_trained():
-    from planner.pricing.operators import bind_rules
+    from planner.rules.bound import bind_rules
     from planner.work.activity import active_tensors
 
     nodes = [

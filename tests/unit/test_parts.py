@@ -21,7 +21,7 @@ from planner.planning.constraints.notation import parse_layout
 from planner.planning.document import LayoutDocument
 from planner.planning.roles import role_from_text, role_to_text
 from planner.pricing import Settings
-from planner.pricing.operators import bind_rules
+from planner.rules.bound import bind_rules
 from planner.verify.data import random_tensors
 from tests.rules.prover import Case, prove
 from tests.unit.fused_models import FUSED, fused_model

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from planner.errors import UsageError
 from planner.ir import Graph
-from planner.pricing.operators import bind_rules
+from planner.rules.bound import bind_rules
 from planner.rules.rule import Rule
 from planner.work.activity import active_tensors, fixed_operators, made_of_parameters
 
