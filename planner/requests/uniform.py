@@ -37,6 +37,7 @@ __all__ = ["Uniforms", "uniforms"]
 # Shares of a time limit after which configurations are no longer searched, and no longer proven; the rest is for
 # operators one by one inside of the best, which may save more.
 _SEARCHED, _PROVEN = 0.75, 0.85
+_UNSIMULATED = 0.95  # while nothing is simulated yet: a guess from bounds may take half as long again as the fastest
 _SHORTEST = 1.0  # seconds of a time limit under which operators alone are searched, unless more is asked for
 _WHY = {
     "memory": "are too large for a device",
@@ -249,7 +250,11 @@ class Uniforms:
 
         alone = self.options.top_k == 1  # else configurations are wanted that are slower than the best plan
         changes = enough if alone else None
-        found = best_of(self.sample, space, self.limit, count, stopped=self._stopped, first=tell, improved=changes)
+
+        def over() -> bool:
+            return self._stopped(None if begun or self._searched or not alone else _UNSIMULATED)
+
+        found = best_of(self.sample, space, self.limit, count, stopped=over, first=tell, improved=changes)
         for n, scored in enumerate(found.best):
             if not n or not alone or len(begun) < _BEGUN:
                 improved(scored)
