@@ -8,7 +8,7 @@ from typing import Final
 __all__ = ["collect_seldom"]
 
 # New containers between two looks at the young ones, young looks to a middle one, middle ones to one at everything.
-_SELDOM: Final = (1_000_000, 50, 100)
+_SELDOM: Final = (5_000_000, 50, 100)
 
 
 def collect_seldom() -> None:

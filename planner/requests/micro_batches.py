@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from planner.errors import InputError, UsageError
 from planner.frontends.resized.rebind import batch_axes, rebind
+from planner.frontends.resized.siblings import cut_layers
 from planner.ir import Graph, Role
 from planner.work.by_sample import Meeting, meetings
 from planner.work.constants import counted_on
 
 __all__ = ["computed_otherwise"]
+
+_BLOCKS: Final = 3  # of equal ones in a row: what the second makes of the first's samples, those behind make of theirs
 
 
 def computed_otherwise(graph: Graph, micro_batches: int) -> list[str]:
@@ -38,7 +43,15 @@ def computed_otherwise(graph: Graph, micro_batches: int) -> list[str]:
 
 
 def _meetings(graph: Graph, samples: int) -> list[Meeting]:
-    """Of the graph as a part of one of so many samples."""
+    """Of the graph as a part of one of so many samples: of a few of its equal blocks, and of all where samples meet in
+    these, to name each place."""
+    cut, _ = cut_layers(graph, _BLOCKS)
+    if cut is not graph and not _all_meetings(cut, samples):
+        return []
+    return _all_meetings(graph, samples)
+
+
+def _all_meetings(graph: Graph, samples: int) -> list[Meeting]:
     double = rebind(graph, batch_axes(graph, samples))
     # Those of which the file does not hold the values may be anything: places of the batch are most of them.
     unknown = {t.name for t in double.tensors.values() if t.role is Role.CONSTANT and t.value is None}

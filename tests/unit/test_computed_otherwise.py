@@ -48,6 +48,16 @@ def test_where_samples_meet_is_named(where: str) -> None:
     assert computed_otherwise(graph, 1) == []
 
 
+def test_every_one_of_many_equal_blocks_is_named() -> None:
+    """Of which a few are looked at first."""
+    blocks = (f"p{k} = MatMul(x, w{k}) a{k} = Softmax<axis = 0>(p{k}) s{k} = Add(a{k}, {before})"
+              for k, before in enumerate(("h", "s0", "s1", "s2", "s3", "s4")))  # fmt: skip
+    weights = "".join(f"w{k} = Mul(w, one) " for k in range(6))
+    graph = import_bytes(model(f"{weights} {' '.join(blocks)} s = Identity(s5)"), batch=2)
+    (line,) = computed_otherwise(graph, 4)
+    assert "in Softmax a0 and 5 more, so that the 4 " in line
+
+
 def test_rows_of_a_weight_that_are_taken_for_samples_are_named() -> None:
     graph = import_bytes(model("rows = Slice(w, first, batch) s = Add(h, rows)"), batch=2)
     (line,) = computed_otherwise(graph, 4)
