@@ -7,10 +7,11 @@ against one of m costs about n + m, as long as either is cut along few dimension
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from planner.transfer.pieces import Boxes, Integers
+from planner.transfer.pieces import FEW, Boxes, BoxesKey, Integers
 
 __all__ = ["Overlaps", "minus", "overlaps"]
 
@@ -28,7 +29,24 @@ class Overlaps:
 
 
 def overlaps(left: Boxes, right: Boxes) -> Overlaps:
-    """All pairs that have at least one element in common; boxes of the same tensor."""
+    """All pairs that have at least one element in common; boxes of the same tensor.
+
+    The arrays of the result are shared between calls, and cannot be written to.
+    """
+    if len(left) + len(right) > FEW:
+        return _overlaps(left, right)
+    return _of_few(left.key, right.key)
+
+
+@lru_cache(maxsize=4096)
+def _of_few(left: BoxesKey, right: BoxesKey) -> Overlaps:
+    out = _overlaps(Boxes.of_key(left), Boxes.of_key(right))
+    for each in (out.left, out.right, out.boxes.starts, out.boxes.stops):
+        each.setflags(write=False)
+    return out
+
+
+def _overlaps(left: Boxes, right: Boxes) -> Overlaps:
     if not len(left) or not len(right):
         none = np.empty(0, np.int64)
         return Overlaps(none, none, Boxes(left.starts[:0], left.stops[:0]))

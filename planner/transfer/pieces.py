@@ -10,15 +10,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.ir import DeviceMesh, Layout
 
-__all__ = ["Boxes", "Pieces", "laid_out", "whole"]
+__all__ = ["FEW", "Boxes", "BoxesKey", "Pieces", "laid_out", "whole"]
 
 Integers = NDArray[np.int64]
+BoxesKey: TypeAlias = tuple[tuple[int, int], bytes, bytes]  # shape of the arrays, starts, stops
+FEW: Final = 64  # boxes that are compared once: a model's tensors of a shape are laid out alike
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +39,18 @@ class Boxes:
     def volumes(self) -> Integers:
         """Elements of each box."""
         return np.asarray(np.prod(self.stops - self.starts, axis=1, dtype=np.int64))
+
+    @property
+    def key(self) -> BoxesKey:
+        """Equal for equal boxes."""
+        starts, stops = (np.asarray(a, np.int64) for a in (self.starts, self.stops))
+        return (starts.shape[0], starts.shape[1]), starts.tobytes(), stops.tobytes()
+
+    @classmethod
+    def of_key(cls, key: BoxesKey) -> Boxes:
+        shape, *both = key
+        starts, stops = (np.frombuffer(bytearray(data), np.int64).reshape(shape) for data in both)
+        return cls(starts, stops)
 
     def chosen(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Boxes:
         return Boxes(self.starts[which], self.stops[which])
@@ -60,14 +76,10 @@ class Pieces:
         return Pieces(self.shape, self.boxes.chosen(which), self.holders[which], self.inside[which])
 
     def distinct(self) -> tuple[Integers, Integers]:
-        """(the first piece of each distinct box, which of them each piece is)."""
+        """(the first piece of each distinct box, which of them each piece is).  Not to be written to."""
         if not len(self):
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        both = np.concatenate([self.boxes.starts, self.boxes.stops], axis=1)
-        if not both.shape[1]:
-            return np.zeros(1, np.int64), np.zeros(len(self), np.int64)
-        _, first, which = np.unique(both, axis=0, return_index=True, return_inverse=True)
-        return np.asarray(first, np.int64), np.asarray(which, np.int64).reshape(-1)
+        return _distinct_few(self.boxes.key) if len(self) <= FEW else _distinct(self.boxes)
 
     def local_shape(self, holder: int) -> tuple[int, ...]:
         """Shape of the holder's array."""
@@ -75,6 +87,22 @@ class Pieces:
         if not len(mine):
             return (0,) * len(self.shape)
         return tuple(int(n) for n in (mine.inside + mine.boxes.stops - mine.boxes.starts).max(axis=0))
+
+
+@lru_cache(maxsize=4096)
+def _distinct_few(key: BoxesKey) -> tuple[Integers, Integers]:
+    out = _distinct(Boxes.of_key(key))
+    for each in out:
+        each.setflags(write=False)  # since calls share it
+    return out
+
+
+def _distinct(boxes: Boxes) -> tuple[Integers, Integers]:
+    both = np.concatenate([boxes.starts, boxes.stops], axis=1)
+    if not both.shape[1]:
+        return np.zeros(1, np.int64), np.zeros(len(boxes), np.int64)
+    _, first, which = np.unique(both, axis=0, return_index=True, return_inverse=True)
+    return np.asarray(first, np.int64), np.asarray(which, np.int64).reshape(-1)
 
 
 def whole(shape: Sequence[int], holders: Sequence[int] = (0,)) -> Pieces:

@@ -15,7 +15,7 @@ from planner.ir import DeviceMesh, Layout
 from planner.transfer.flat import flat_boxes
 from planner.transfer.holders import fewest
 from planner.transfer.overlaps import minus, overlaps
-from planner.transfer.pieces import Boxes, laid_out
+from planner.transfer.pieces import Boxes, Pieces, laid_out
 from tests.checkpoint.layouts import of_rank, random_layout, random_mesh, random_shape
 
 
@@ -74,6 +74,33 @@ def test_overlaps_are_those_of_all_pairs(seed: int) -> None:
     rows = zip(found.left, found.right, found.boxes.starts, found.boxes.stops, strict=True)
     assert {(int(i), int(j), *low.tolist(), *high.tolist()) for i, j, low, high in rows} == expected
     assert len(found) == len(expected)
+
+
+@pytest.mark.parametrize("dims", [0, 1, 3])
+def test_boxes_compared_before_are_compared_alike(dims: int) -> None:
+    """Few boxes are compared once, by their values: other boxes of as many bytes, or of another shape, are others."""
+    rng = random.Random(dims)
+    for count in (0, 1, 3):
+        for _ in range(30):
+            left, right = _random_boxes(rng, dims, count), _random_boxes(rng, dims, rng.randint(0, 3))
+            first, again = overlaps(left, right), overlaps(Boxes(left.starts.copy(), left.stops.copy()), right)
+            pairs = {(int(a), int(b)) for a, b in zip(first.left, first.right, strict=True)}
+            assert pairs == {(int(a), int(b)) for a, b in zip(again.left, again.right, strict=True)}
+            assert pairs == {
+                (i, j)
+                for i, j in itertools.product(range(len(left)), range(len(right)))
+                if (np.maximum(left.starts[i], right.starts[j]) < np.minimum(left.stops[i], right.stops[j])).all()
+            }
+            assert first.boxes.starts.shape == again.boxes.starts.shape == (len(pairs), dims)
+
+
+def test_what_calls_share_cannot_be_written_to() -> None:
+    one = Boxes(np.zeros((1, 2), np.int64), np.full((1, 2), 2, np.int64))
+    pieces = Pieces((2, 2), one, np.zeros(1, np.int64), one.starts)
+    with pytest.raises(ValueError, match="read-only"):
+        overlaps(one, one).left[0] = 7
+    with pytest.raises(ValueError, match="read-only"):
+        pieces.distinct()[0][0] = 7
 
 
 @pytest.mark.parametrize("seed", range(100))
