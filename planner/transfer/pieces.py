@@ -48,9 +48,9 @@ class Boxes:
 
     @classmethod
     def of_key(cls, key: BoxesKey) -> Boxes:
-        shape, *both = key
-        starts, stops = (np.frombuffer(bytearray(data), np.int64).reshape(shape) for data in both)
-        return cls(starts, stops)
+        """The boxes with this key; their arrays cannot be written to."""
+        shape, starts, stops = key
+        return cls(np.frombuffer(starts, np.int64).reshape(shape), np.frombuffer(stops, np.int64).reshape(shape))
 
     def chosen(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Boxes:
         return Boxes(self.starts[which], self.stops[which])
